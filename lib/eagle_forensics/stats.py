@@ -1,0 +1,97 @@
+"""The one place for statistics: intervals, paired differences, multiple comparisons.
+
+Tokens of one sequence are correlated, so every interval over tokens resamples *sequences* (clusters), never tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats as _scipy
+
+LEVEL = 0.95
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with what is needed to doubt it: 95 % interval, n observations in `clusters` independent groups, method."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    clusters: int
+    method: str
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return (self.low, self.high)
+
+    def excludes(self, value: float) -> bool:
+        """True if `value` lies outside the interval."""
+        return not self.low <= value <= self.high
+
+    def text(self, digits: int = 3) -> str:
+        """`0.606 [0.589, 0.623], n = 10879`."""
+        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}], n = {self.n}"
+
+
+def wilson(successes: int, n: int) -> Estimate:
+    """Proportion of independent trials with Wilson's interval. Raises ValueError for n = 0."""
+    if n <= 0:
+        raise ValueError("a proportion needs at least one observation, got n = 0")
+    ci = _scipy.binomtest(int(successes), int(n)).proportion_ci(LEVEL, method="wilson")
+    return Estimate(successes / n, float(ci.low), float(ci.high), int(n), int(n), "Wilson")
+
+
+def ratio_of_sums(numerators: Sequence[float], denominators: Sequence[float], *, seed: int = 0) -> Estimate:
+    """sum(numerators) / sum(denominators), one pair a sequence, with a percentile bootstrap over sequences.
+
+    For accuracy: correct and evaluated tokens. For accept length: generated tokens and verify rounds.
+    With fewer than two sequences the interval is unbounded (nan is never returned: low = -inf, high = inf).
+    """
+    num, den = np.asarray(numerators, float), np.asarray(denominators, float)
+    keep = den > 0
+    num, den = num[keep], den[keep]
+    if len(den) == 0:
+        raise ValueError("nothing to average: every sequence has a zero denominator")
+    value = float(num.sum() / den.sum())
+    if len(den) < 2:
+        return Estimate(value, -np.inf, np.inf, int(den.sum()), len(den), "one sequence: no interval")
+    draws = _resampled(num, seed) / _resampled(den, seed)
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(value, float(low), float(high), int(den.sum()), len(den), f"bootstrap over {len(den)} sequences")
+
+
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], denominators: Sequence[float],
+    second_denominators: Sequence[float] | None = None, *, seed: int = 0,
+) -> Estimate:
+    """Ratio of `first` minus ratio of `second` on the same sequences, bootstrap over sequences (same draw for both)."""
+    a, b, da = (np.asarray(x, float) for x in (first, second, denominators))
+    db = da if second_denominators is None else np.asarray(second_denominators, float)
+    keep = (da > 0) & (db > 0)
+    a, b, da, db = a[keep], b[keep], da[keep], db[keep]
+    if len(da) == 0:
+        raise ValueError("nothing to compare: every sequence has a zero denominator")
+    value = float(a.sum() / da.sum() - b.sum() / db.sum())
+    if len(da) < 2:
+        return Estimate(value, -np.inf, np.inf, int(da.sum()), len(da), "one sequence: no interval")
+    draws = _resampled(a, seed) / _resampled(da, seed) - _resampled(b, seed) / _resampled(db, seed)
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(value, float(low), float(high), int(da.sum()), len(da), f"paired bootstrap over {len(da)} sequences")
+
+
+def simultaneous_level(comparisons: int) -> float:
+    """Per-comparison confidence level so that `comparisons` intervals hold together at 95 % (Bonferroni)."""
+    return 1 - (1 - LEVEL) / max(1, comparisons)
+
+
+def _resampled(values: np.ndarray, seed: int) -> np.ndarray:
+    """Sums over `RESAMPLES` bootstrap draws of the sequences; the same seed gives the same draws for every array."""
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=RESAMPLES)
+    return counts @ values
