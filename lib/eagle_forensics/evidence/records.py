@@ -30,6 +30,10 @@ class TensorInfo:
     """safetensors spelling: `BF16`, `F32`, `I64`, `BOOL`, `F8_E4M3`."""
     shape: tuple[int, ...]
     nbytes: int
+    offset: int | None = None
+    """Byte where the data starts in the file; None in a torch archive, which is opened by torch."""
+    row_start: int = 0
+    """First row in the file's tensor that this name denotes; above 0 for the parts of a fused tensor (qkv, gate_up)."""
 
 
 @dataclass(frozen=True)
