@@ -95,3 +95,59 @@ def _resampled(values: np.ndarray, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=RESAMPLES)
     return counts @ values
+
+
+def printed(value: float, decimals: int) -> Estimate:
+    """A figure known only as it was printed with `decimals` decimals: the interval is what rounds to it, half a unit each side.
+
+    Not a sampling interval: it holds the printing alone, so n and clusters are 0.
+    """
+    half = 0.5 * 10.0**-decimals
+    return Estimate(float(value), float(value) - half, float(value) + half, 0, 0, f"rounding to {decimals} decimals")
+
+
+def interval_of(draws: Sequence[float], value: float, n: int, method: str) -> Estimate:
+    """`value` with the central 95 % of simulated or resampled `draws`."""
+    low, high = np.quantile(np.asarray(draws, float), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(float(value), float(low), float(high), n, n, method)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Least-squares line y = intercept + slope x with t intervals and what is left over."""
+
+    intercept: Estimate
+    slope: Estimate
+    residual_sd: float
+    """Standard deviation around the line, with n - 2 degrees of freedom."""
+    covariance: tuple[tuple[float, float], tuple[float, float]]
+    """Of (intercept, slope)."""
+    dof: int
+
+    def at(self, x: float) -> float:
+        return self.intercept.value + self.slope.value * x
+
+    def draws(self, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Plausible (intercepts, slopes), [size] each: multivariate t around the fit."""
+        rng = np.random.default_rng(seed)
+        normal = rng.multivariate_normal([0, 0], self.covariance, size=size, method="eigh")
+        scale = np.sqrt(self.dof / rng.chisquare(self.dof, size))
+        return self.intercept.value + normal[:, 0] * scale, self.slope.value + normal[:, 1] * scale
+
+
+def line(x: Sequence[float], y: Sequence[float]) -> Line:
+    """Fit y = intercept + slope x. Raises ValueError below three different x: two points leave no residual to judge by."""
+    xs, ys = np.asarray(x, float), np.asarray(y, float)
+    if len(set(xs.tolist())) < 3:
+        raise ValueError(f"a line with an interval needs at least 3 different x, got {len(set(xs.tolist()))}")
+    design = np.column_stack([np.ones_like(xs), xs])
+    (a, b), *_ = np.linalg.lstsq(design, ys, rcond=None)
+    dof = len(xs) - 2
+    sd = float(np.sqrt(((ys - a - b * xs) ** 2).sum() / dof))
+    covariance = sd**2 * np.linalg.inv(design.T @ design)
+    t = float(_scipy.t.ppf((1 + LEVEL) / 2, dof))
+    half_a, half_b = t * np.sqrt(np.diag(covariance))
+    method = f"least squares, t with {dof} degrees of freedom"
+    return Line(Estimate(float(a), float(a - half_a), float(a + half_a), len(xs), len(xs), method),
+                Estimate(float(b), float(b - half_b), float(b + half_b), len(xs), len(xs), method),
+                sd, tuple(map(tuple, covariance.tolist())), dof)
