@@ -85,6 +85,31 @@ def paired_difference(
     return Estimate(value, float(low), float(high), int(da.sum()), len(da), f"paired bootstrap over {len(da)} sequences")
 
 
+def median_over_groups(groups: Sequence[np.ndarray], *, seed: int = 0) -> Estimate:
+    """Median of all values of `groups` (one array a sequence), with a percentile bootstrap over the groups.
+
+    With fewer than two non-empty groups the interval is unbounded. Raises ValueError without any value.
+    """
+    groups = [np.asarray(g, float) for g in groups if len(g)]
+    if not groups:
+        raise ValueError("no values: a median needs at least one")
+    values = np.concatenate(groups)
+    value = float(np.median(values))
+    if len(groups) < 2:
+        return Estimate(value, -np.inf, np.inf, len(values), len(groups), "one sequence: no interval")
+    order = np.argsort(values, kind="stable")
+    owner = np.repeat(np.arange(len(groups)), [len(g) for g in groups])[order]
+    rng = np.random.default_rng(seed)
+    draws = np.empty(RESAMPLES)
+    for start in range(0, RESAMPLES, 100):
+        counts = rng.multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=min(100, RESAMPLES - start))
+        cumulative = np.cumsum(counts[:, owner], axis=1, dtype=np.int32)
+        middle = (cumulative >= (cumulative[:, -1:] + 1) // 2).argmax(axis=1)
+        draws[start:start + len(middle)] = values[order][middle]
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(value, float(low), float(high), len(values), len(groups), f"bootstrap over {len(groups)} sequences")
+
+
 def simultaneous_level(comparisons: int) -> float:
     """Per-comparison confidence level so that `comparisons` intervals hold together at 95 % (Bonferroni)."""
     return 1 - (1 - LEVEL) / max(1, comparisons)
