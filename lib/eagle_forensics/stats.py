@@ -30,6 +30,11 @@ class Estimate:
     def interval(self) -> tuple[float, float]:
         return (self.low, self.high)
 
+    @property
+    def bounded(self) -> tuple[float, float] | None:
+        """The interval where there is one; None for a single sequence. This is what a Finding carries."""
+        return self.interval if np.isfinite(self.low) and np.isfinite(self.high) else None
+
     def excludes(self, value: float) -> bool:
         """True if `value` lies outside the interval."""
         return not self.low <= value <= self.high

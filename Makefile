@@ -1,0 +1,59 @@
+# Eagle Forensics. `make demo` and `make test` do all set-up on a fresh machine with Python 3.11 and pip.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lab bench lineup lineup-fast fuzz sglang-env vllm-env lint clean
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+# Extra arguments for pip when it fetches torch, e.g. an index that serves CPU builds.
+TORCH_ARGS ?=
+ALLOW_CUDA ?= 0
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## make .venv with everything pinned in requirements.txt (idempotent)
+
+$(STAMP): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	  { echo "setup: $(PYTHON) is $$($(PYTHON) -V 2>&1); Python 3.11 is needed. Name one: make setup PYTHON=/path/to/python3.11"; exit 2; }
+	@test -x $(PY) || { echo "setup: making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@torch=$$(grep -E '^torch==' requirements.txt); \
+	 if ! $(PY) -c "import importlib.metadata as m; assert 'torch==' + m.version('torch').split('+')[0] == '$$torch'" 2>/dev/null; then \
+	   echo "setup: looking at what pip would fetch for $$torch"; \
+	   $(PY) -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed --report $(VENV)/torch.json $(TORCH_ARGS) $$torch; \
+	   if grep -qE '"name": "(nvidia-|cuda-)' $(VENV)/torch.json && [ "$(ALLOW_CUDA)" != 1 ]; then \
+	     echo "setup: this index serves the CUDA build of $$torch (about 3 GB). The suite needs the CPU build only:"; \
+	     echo "         make setup TORCH_ARGS='--index-url <the CPU index named on pytorch.org under Get Started>'"; \
+	     echo "       or take the CUDA build knowingly: make setup ALLOW_CUDA=1"; exit 2; fi; \
+	   echo "setup: torch, CPU build: 190 MB to download, 750 MB on disk"; \
+	   $(PY) -m pip install --quiet --disable-pip-version-check $(TORCH_ARGS) $$torch; fi
+	@echo "setup: the rest of requirements.txt: about 180 MB to download, 950 MB on disk, 2 minutes"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $(STAMP) && echo "setup: done"
+
+demo: setup ## the built-in real case: broken, diagnosed, fixed as printed, compared (about 4 minutes)
+	@$(PY) -m eagle_forensics demo
+
+test: setup ## all tests, as CI runs them
+	@echo "test: style"
+	@$(PY) -m ruff check lib tests notebooks
+	@echo "test: unit and end-to-end tests on all cores"
+	@$(PY) -m pytest -q -n auto --dist loadgroup
+
+lint: setup ## style only
+	@$(PY) -m ruff check lib tests notebooks
+
+lab: setup ## JupyterLab on the notebooks
+	@$(PY) -m jupyter lab --notebook-dir notebooks
+
+bench: setup ## benchmarks as ratios, into runs/bench/latest.json
+	@$(PY) -m pytest -q -p no:xdist tests/benchmarks --benchmark-out runs/bench/latest.json
+
+clean: ## remove the environment and caches of this checkout (runs are kept)
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist lib/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,131 @@
+"""The findings of notebook 01 about the drafter's files: vocabulary map, tensor inventory, head flags."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eagle_forensics.config.inspection import Inspection
+from eagle_forensics.engines.tensors import loading
+from eagle_forensics.evidence.records import Draft
+from eagle_forensics.evidence.tensors import load_array
+from eagle_forensics.finding import Competitor, Evidence, Finding, Status
+
+NOTEBOOK = "01_config_inspection"
+HEAD_ROWS = 64
+"""Rows of lm_head compared with the target's; enough to tell a right map (cosine near 1 when the head started from the target) from a wrong one."""
+
+
+def checkpoint_findings(found: Inspection) -> list[Finding]:
+    """Vocabulary map, inventory and widths; one `skipped` where there are no weights."""
+    draft = found.draft
+    if draft is None or not draft.tensors:
+        return [Finding(id="config.checkpoint", question="Do the drafter's tensors fit its config and the engine?", status=Status.SKIPPED,
+                        required=False, notebook=NOTEBOOK, statement="not examined: the case has no drafter weights",
+                        next_step="Point drafter.path to a folder with the safetensors; headers and slices are enough.")]
+    return [_widths(found, draft), _vocabulary(found, draft), *_inventory(found, draft)]
+
+
+def _widths(found: Inspection, draft: Draft) -> Finding:
+    fc = draft.tensors.get("fc.weight")
+    question = "Does fc take as many planes as the server delivers?"
+    target_hidden = draft.target_hidden or (found.target.hidden if found.target else None)
+    if fc is None or not target_hidden:
+        return Finding(id="config.fc-width", question=question, status=Status.INCONCLUSIVE, required=False, notebook=NOTEBOOK,
+                       statement="fc.weight or the target's hidden size is not known", next_step="Add target.path with its config.json.")
+    planes, rest = divmod(fc.shape[1], target_hidden)
+    eager = found.served.boundaries.get("eager") if found.served else None
+    delivered = len(eager) if eager is not None else None
+    if rest or (delivered is not None and delivered != planes):
+        too_many = found.target is not None and planes in (found.target.layers, found.target.layers + 1)
+        return Finding(
+            id="config.fc-width", fault="wiring.all-layers" if too_many else "wiring.plane-count", question=question, status=Status.FAIL,
+            notebook=NOTEBOOK, observed=fc.shape[1], expected=None if delivered is None else delivered * target_hidden, unit="columns of fc",
+            statement=f"fc takes {fc.shape[1]} columns = {fc.shape[1] / target_hidden:.4g} planes of {target_hidden}, the server delivers {delivered}",
+            competitor=Competitor(fault="feature.tp-slice", margin=f"{fc.shape[1]} / {target_hidden} = {fc.shape[1] / target_hidden:.4g}",
+                                  why_rejected="a slice would change the captured width on one rank, not the checkpoint"),
+            refuted_by="the server runs a request with this checkpoint", remedy="Name exactly as many distinct, reachable ids as fc has planes.",
+            evidence=(Evidence(note=f"fc.weight {list(fc.shape)} {fc.dtype}", path=fc.file.name),))
+    return Finding(id="config.fc-width", question=question, status=Status.PASS, notebook=NOTEBOOK, observed=planes, expected=delivered or planes,
+                   unit="aux planes", statement=f"fc takes {planes} planes of {target_hidden}"
+                   + ("" if delivered is None else f", the server delivers {delivered}"),
+                   evidence=(Evidence(note=f"fc.weight {list(fc.shape)} {fc.dtype}", path=fc.file.name),))
+
+
+def _vocabulary(found: Inspection, draft: Draft) -> Finding:
+    """target id = draft id + d2t[draft id] (offset semantics; EAGLE cnets.py, sglang 0.5.23 llama_eagle3.py:350, vllm llama_eagle3.py:391)."""
+    question = "Does the draft vocabulary map to the right target tokens?"
+    head, d2t, t2d = (draft.tensors.get(k) for k in ("lm_head.weight", "d2t", "t2d"))
+    vocab = draft.vocab or (found.target.vocab if found.target else None)
+    rows = head.shape[0] if head else draft.draft_vocab
+    common = {"id": "config.vocabulary", "question": question, "notebook": NOTEBOOK}
+    if d2t is None:
+        if rows is not None and vocab is not None and rows < vocab:
+            return Finding(**common, fault="vocab.map-missing", status=Status.FAIL, observed=rows, expected=vocab, unit="rows of lm_head",
+                           statement=f"lm_head has {rows} rows for a vocabulary of {vocab} and there is no d2t: draft id k would be served as target id k",
+                           competitor=Competitor(fault="wiring.plane-order", margin="also a position-0 acceptance near chance",
+                                                 why_rejected="the inventory decides: the map is not in the file"),
+                           refuted_by="a d2t tensor in another file that the engine loads", remedy="Store d2t (offsets) and t2d in the safetensors.")
+        return Finding(**common, status=Status.PASS, observed=rows, expected=vocab, statement=f"full vocabulary of {rows}: no map needed")
+    offsets = load_array(d2t).astype(np.int64)
+    image = np.arange(len(offsets)) + offsets
+    proofs = [f"{len(offsets)} draft tokens map to {len(np.unique(image))} target tokens in {image.min()}..{image.max()}"]
+    wrong = []
+    if rows is not None and len(offsets) != rows:
+        wrong.append(f"d2t has {len(offsets)} entries for {rows} rows of lm_head")
+    if len(np.unique(image)) != len(image):
+        wrong.append(f"{len(image) - len(np.unique(image))} target tokens are hit twice")
+    if vocab is not None and (image.min() < 0 or image.max() >= vocab):
+        wrong.append(f"ids reach {image.max()}, beyond the vocabulary of {vocab}")
+    if t2d is not None:
+        marked = np.flatnonzero(load_array(t2d))
+        same = len(marked) == len(image) and bool((np.sort(image) == marked).all())
+        (proofs if same else wrong).append(f"{{i + d2t[i]}} {'equals' if same else 'differs from'} the {len(marked)} tokens of t2d")
+    cosine = _head_cosine(found, draft, image)
+    if cosine is not None:
+        proofs.append(f"lm_head rows against the target's rows they map to: median cosine {cosine[0]:.2f} (rows as absolute ids: {cosine[1]:.2f}, n = {HEAD_ROWS})")
+    evidence = tuple(Evidence(note=p, path=d2t.file.name) for p in proofs)
+    if wrong:
+        absolute = vocab is not None and offsets.max() < vocab and bool((np.diff(offsets) > 0).all())
+        return Finding(**common, fault="vocab.map-semantics", status=Status.FAIL, observed=wrong, expected="a bijection onto t2d",
+                       n=len(offsets), unit="draft tokens",
+                       statement="d2t is not an offset map: " + "; ".join(wrong) + (" (its values look like absolute ids)" if absolute else ""),
+                       competitor=Competitor(fault="vocab.map-missing", margin=f"{len(offsets)} entries are there", why_rejected="the map exists; its meaning is wrong"),
+                       refuted_by="{i + d2t[i]} equals nonzero(t2d)", evidence=evidence,
+                       remedy="Write d2t[i] = target_id - i." if absolute else "Export d2t again from the training vocabulary.")
+    return Finding(**common, status=Status.PASS, n=len(offsets), unit="draft tokens", observed=len(np.unique(image)), expected=len(offsets),
+                   statement="d2t is a valid offset map: " + "; ".join(proofs), evidence=evidence)
+
+
+def _head_cosine(found: Inspection, draft: Draft, image: np.ndarray) -> tuple[float, float] | None:
+    head, target = draft.tensors.get("lm_head.weight"), found.target
+    rows = target and (target.tensors.get("lm_head.weight") or target.tensors.get("embed_tokens.weight"))
+    if head is None or not rows or head.shape[1] != rows.shape[1]:
+        return None
+    picked = np.linspace(0, len(image) - 1, HEAD_ROWS).astype(int)
+    ours = load_array(head, rows=picked)
+
+    def median(ids: np.ndarray) -> float:
+        theirs = load_array(rows, rows=ids)
+        return float(np.median((ours * theirs).sum(1) / (np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1) + 1e-12)))
+
+    return median(image[picked]), median(picked)
+
+
+def _inventory(found: Inspection, draft: Draft) -> list[Finding]:
+    serving = found.case.serving
+    if not (serving.engine and serving.version):
+        return []
+    answer = loading(serving.engine, serving.version, tuple(draft.tensors), draft.flags)
+    question = "Does every tensor of the checkpoint reach a parameter, and every parameter a tensor?"
+    lost = [*answer.dropped, *(f"{name} (never loaded)" for name in answer.random)]
+    evidence = tuple(Evidence(note="rule", source=s) for s in answer.sources)
+    harmful = [n for n in answer.dropped if n.startswith(("layers.", "fc", "norm", "lm_head", "input_norm", "d2t"))] + list(answer.random)
+    if harmful:
+        return [Finding(
+            id="config.inventory", fault="load.tensor-inventory", question=question, status=Status.FAIL, notebook=NOTEBOOK, observed=lost,
+            expected=[], unit="tensors", n=len(draft.tensors), statement=f"{found.engine} loads without a word but not all: {', '.join(harmful[:6])}",
+            competitor=Competitor(fault="load.architecture", margin=f"{len(harmful)} of {len(draft.tensors)} tensors", why_rejected="the other names map"),
+            refuted_by="the engine's log of loaded parameters names them", evidence=evidence, remedy="Rename or export again for this engine version.")]
+    return [Finding(id="config.inventory", question=question, status=Status.PASS, notebook=NOTEBOOK, n=len(draft.tensors), observed=len(draft.tensors),
+                    unit="tensors", evidence=evidence,
+                    statement=f"all {len(draft.tensors)} tensors have a place in {found.engine}" + (f" (ignored by design: {', '.join(answer.dropped)})" if answer.dropped else ""))]

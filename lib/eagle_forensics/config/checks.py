@@ -1,0 +1,169 @@
+"""The findings of notebook 01 about layers and launch arguments. What a checkpoint's tensors say is `checkpoint.py`."""
+
+from __future__ import annotations
+
+from eagle_forensics.boundary import format_boundaries, uniform_shift
+from eagle_forensics.config.claims import Claim, claims, compatible
+from eagle_forensics.config.inspection import Inspection
+from eagle_forensics.engines.layers import write_ids
+from eagle_forensics.finding import Competitor, Edit, Evidence, Finding, Status
+
+NOTEBOOK = "01_config_inspection"
+
+
+def boundary_findings(found: Inspection) -> list[Finding]:
+    """Trained against served boundaries, per execution path; plane count; where the ids were read from."""
+    question = "Does the server capture the states the drafter was trained on?"
+    if found.served is None:
+        return [_skipped("config.served-boundaries", question, "serving.engine and serving.version, target and drafter configs",
+                         "which boundaries the server captures")]
+    findings = [*_captured(found, question)]
+    trained = [c for c in claims(found) if c.about == "trained"]
+    eager = found.served.boundaries.get("eager")
+    if eager is None:
+        return findings
+    known = next((c for c in trained if c.boundaries is not None), None)
+    if known is None:
+        findings.append(_labels_only(found, trained, question) if trained else _skipped(
+            "config.trained-boundaries", question, "training.layer_ids with training.trainer, or a dump with a manifest",
+            f"whether the captured {format_boundaries(eager)} are the trained ones"))
+        return findings
+    findings.append(_trained_against_served(found, known, question))
+    return findings
+
+
+def argument_findings(found: Inspection) -> list[Finding]:
+    """What was asked on the launch line against what takes effect."""
+    question = "Do the launch arguments take effect as written?"
+    answer = found.arguments
+    if answer is None:
+        return [_skipped("config.arguments", question, "serving.launch (with serving.engine and serving.version)",
+                         "the effective draft budget and its ceiling")]
+    evidence = tuple(Evidence(note="rule", source=s) for s in answer.sources)
+    effective, raw = answer.effective or {}, answer.raw
+    if answer.error:
+        return [Finding(
+            id="config.arguments", fault="args.tree-capacity", question=question, status=Status.FAIL, notebook=NOTEBOOK,
+            statement=f"{found.engine} refuses these launch arguments: {answer.error}", observed=answer.error, expected="a server that starts",
+            competitor=Competitor(fault="args.draft-budget-overridden", margin="an error, not a warning",
+                                  why_rejected="an overridden budget starts and serves; these arguments do not start"),
+            refuted_by="the server starts with exactly these arguments", evidence=evidence,
+            next_step="Start the server with the arguments corrected as the message says.")]
+    findings = []
+    asked, tokens, steps = raw.get("speculative_num_draft_tokens"), effective.get("num_draft_tokens"), effective.get("num_steps")
+    if asked is not None and tokens is not None and str(asked) != str(tokens):
+        findings.append(Finding(
+            id="config.draft-budget", fault="args.draft-budget-overridden", question="Is the draft budget the one that was asked for?",
+            status=Status.FAIL, notebook=NOTEBOOK, observed=tokens, expected=int(asked), unit="tokens verified per round",
+            statement=f"{asked} draft tokens were asked for, {tokens} take effect: with topk {effective.get('topk')} and {steps} "
+                      f"step(s) no accept length can exceed {steps + 1}",
+            competitor=Competitor(fault="data.too-little", margin=f"a weak drafter is judged against {steps + 1}, not against {asked}",
+                                  why_rejected="the arguments alone decide this; no acceptance is involved"),
+            refuted_by="/server_info or the server's log shows the asked number of draft tokens", evidence=evidence,
+            remedy=f"For {asked} tokens a round with topk 1 write --speculative-num-steps {int(asked) - 1}; report accept lengths "
+                   f"against a ceiling of steps + 1.",
+            predicted_effect="Only the ceiling moves; whether more steps pay is notebook 04's cost fit.",
+            next_step="Read any accept length of this server against the ceiling above."))
+    else:
+        ceiling = "" if steps is None else f"; accept length can reach {steps + 1}" if effective.get("topk") == 1 else ""
+        findings.append(Finding(
+            id="config.draft-budget", question="Is the draft budget the one that was asked for?", status=Status.PASS, notebook=NOTEBOOK,
+            statement=f"steps {steps}, topk {effective.get('topk')}, draft tokens {tokens} take effect as asked{ceiling}",
+            observed=tokens, expected=tokens if asked is None else int(asked), unit="tokens verified per round", evidence=evidence))
+    findings += _algorithm(found, effective, evidence)
+    return findings
+
+
+def _captured(found: Inspection, question: str) -> list[Finding]:
+    served = found.served
+    if served.error is None:
+        return []
+    expected = found.draft.n_aux if found.draft else None
+    reached = served.boundaries.get("eager")
+    return [Finding(
+        id="config.captured", fault="wiring.plane-count", question="Can the server capture every state the config names?",
+        status=Status.FAIL, notebook=NOTEBOOK, statement=f"{found.engine} cannot capture ids {list(served.ids or [])}: {served.error}",
+        observed=list(reached) if reached is not None else None, expected=expected, unit="aux planes",
+        competitor=Competitor(fault="wiring.layer-offset", margin="an error or a missing plane, not a shift",
+                              why_rejected="a shifted list still delivers as many planes as fc expects"),
+        refuted_by="the server starts with these ids and answers a request",
+        evidence=tuple(Evidence(note="rule", source=s) for s in served.sources), remedy="Write ids that this engine version can reach.",
+        next_step="See the inverse rule: eagle-forensics layers.")]
+
+
+def _labels_only(found: Inspection, trained: list[Claim], question: str) -> Finding:
+    served = next(c for c in claims(found) if c.about == "served" and c.means is not None)
+    agree = [(c, compatible(c, served)) for c in trained]
+    words = "; ".join(f"{c.who} ({c.says}) {'allow' if a else 'contradict' if a is False else 'say nothing about'} them" for c, a in agree)
+    return Finding(
+        id="config.trained-boundaries", question=question, status=Status.INCONCLUSIVE, required=False, notebook=NOTEBOOK,
+        statement=f"{found.engine} captures {format_boundaries(served.boundaries)}; about the training only labels speak: {words}. "
+                  "A label is a claim; notebook 03 asks the tensors",
+        observed=list(served.boundaries or ()), unit="boundaries",
+        evidence=tuple(Evidence(note=f"{c.who}: {c.says}") for c in trained),
+        next_step="Read notebook 03, or add training.trainer and training.layer_ids to the case.")
+
+
+def _trained_against_served(found: Inspection, claim: Claim, question: str) -> Finding:
+    served, trained = found.served, tuple(sorted(claim.boundaries))
+    paths = {path: tuple(sorted(b)) for path, b in served.boundaries.items() if b is not None}
+    wrong = {path: b for path, b in paths.items() if b != trained}
+    sources = tuple(Evidence(note="rule", source=s) for s in (*served.sources, claim.rule))
+    common = {"id": "config.served-boundaries", "question": question, "notebook": NOTEBOOK, "unit": "boundaries", "expected": list(trained),
+              "observed": {p: list(b) for p, b in paths.items()}, "evidence": sources}
+    if not wrong:
+        return Finding(**common, status=Status.PASS, statement=f"{claim.who} and {found.engine} mean the same states: "
+                                                               f"{format_boundaries(trained)} on every path")
+    fix = write_ids(served.engine, served.version, model_type=served.model_type, layers=served.layers, boundaries=trained,
+                    architecture=found.target.architectures[0] if found.target and found.target.architectures else None,
+                    runner=getattr(served, "runner", None))
+    edits = () if fix.error or "eager" not in wrong else (
+        Edit(file="drafter/config.json", key=fix.key, value=list(fix.ids), applies_to=found.engine),)
+    if set(wrong) == {"graph"}:
+        return Finding(
+            **common, fault="wiring.graph-default-layers", status=Status.FAIL,
+            statement=f"prefill captures the trained {format_boundaries(trained)}, but CUDA-graph decode on {found.engine} replays "
+                      f"{format_boundaries(wrong['graph'])} whatever the ids say",
+            competitor=Competitor(fault="wiring.layer-offset", margin="eager path right, graph path wrong",
+                                  why_rejected="a wrong offset would shift the eager path as well"),
+            refuted_by="the same accept length with CUDA graphs switched off, or equal eager and graph captures of one prompt",
+            remedy="SGLang 0.5.11 or later, or --disable-cuda-graph as the test.",
+            predicted_effect="Decode steps are fed the trained states; the gain is measured by the A/B with graphs off.",
+            next_step="Measure the accept length once with --disable-cuda-graph: notebook 04.")
+    shift = uniform_shift(trained, wrong.get("eager", ()))
+    moved = f"every state {abs(shift)} boundary {'later' if shift > 0 else 'earlier'}" if shift else "other states"
+    ignored = served.read_from == "default" and any(
+        x is not None for x in (found.draft.ids.nested, found.draft.ids.top_level, found.draft.ids.nested_layer_ids))
+    return Finding(
+        **common, fault="wiring.ids-ignored" if ignored else "wiring.layer-offset", status=Status.FAIL,
+        statement=f"trained on {format_boundaries(trained)} by {claim.who}, served {format_boundaries(wrong.get('eager'))} by {found.engine}: "
+                  + ("the config's ids stand where this engine does not read them" if ignored else moved),
+        competitor=Competitor(fault="wiring.mislabelled-dump", margin="the claim comes from the trainer's ids, not from a label",
+                              why_rejected="not rejected here: notebook 03 compares the dump's tensors with the target"),
+        refuted_by="notebook 03 finds other boundaries in the dump than the trainer's ids say, or a live capture equals the dump",
+        remedy=None if fix.error else f"Write {fix.key} = {list(fix.ids)} for {found.engine}.", edits=edits,
+        predicted_effect="Notebook 02 predicts the accept length of both wirings on the same tokens.",
+        next_step="Read notebook 03 for the tensors and notebook 02 for the size of the loss.")
+
+
+def _algorithm(found: Inspection, effective: dict, evidence: tuple[Evidence, ...]) -> list[Finding]:
+    algorithm, draft = effective.get("algorithm"), found.draft
+    if algorithm is None or draft is None:
+        return []
+    mismatch = str(algorithm).upper() == "EAGLE" and draft.family.startswith("eagle3")
+    question = "Does the algorithm fit the drafter?"
+    if not mismatch:
+        return [Finding(id="config.algorithm", question=question, status=Status.PASS, notebook=NOTEBOOK, observed=algorithm,
+                        statement=f"algorithm {algorithm} fits a drafter of family {draft.family}", evidence=evidence)]
+    return [Finding(
+        id="config.algorithm", fault="args.algorithm-mismatch", question=question, status=Status.FAIL, notebook=NOTEBOOK,
+        observed=algorithm, expected="EAGLE3", statement="algorithm EAGLE serves an EAGLE-3 drafter: fc is skipped and the accept length is exactly 1.00",
+        competitor=Competitor(fault="vocab.map-missing", margin="accept length near 1 as well",
+                              why_rejected="the resolved algorithm decides it without any tensor"),
+        refuted_by="an accept length above 1.00 with this launch line", evidence=evidence,
+        remedy="--speculative-algorithm EAGLE3", next_step="Restart with EAGLE3 and measure again.")]
+
+
+def _skipped(id: str, question: str, missing: str, decides: str) -> Finding:
+    return Finding(id=id, question=question, status=Status.SKIPPED, notebook=NOTEBOOK, required=False,
+                   statement=f"not examined: the case has no {missing}", next_step=f"Add it to the case; it decides {decides}.")

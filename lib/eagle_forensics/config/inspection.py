@@ -1,0 +1,95 @@
+"""Everything notebook 01 reads, gathered once: the checkpoint, the target, the launch line, the engine's answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from eagle_forensics.case import Case
+from eagle_forensics.engines.arguments import ArgsAnswer, resolve_args
+from eagle_forensics.engines.layers import LayerAnswer, resolve_layers
+from eagle_forensics.engines.trainers import TrainedAnswer, trained_boundaries
+from eagle_forensics.evidence.drafts import read_draft
+from eagle_forensics.evidence.dumps import find_dump
+from eagle_forensics.evidence.environment import read_env
+from eagle_forensics.evidence.launch import read_launch
+from eagle_forensics.evidence.records import Draft, DumpInfo, EvidenceError, LaunchLine, Target
+from eagle_forensics.evidence.targets import read_target
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What could be read of a case. None: the case does not name it, or `problems` says why it could not be read."""
+
+    case: Case
+    draft: Draft | None
+    target: Target | None
+    dumps: tuple[DumpInfo, ...]
+    launch: LaunchLine | None
+    env: dict[str, str]
+    served: LayerAnswer | None
+    """What the serving engine captures for this draft on this target."""
+    trained: TrainedAnswer | None
+    """What the trainer's own ids mean; None without ids or trainer."""
+    arguments: ArgsAnswer | None
+    problems: dict[str, str] = field(default_factory=dict)
+    """Dotted key of the case to the message of the reader that failed."""
+
+    @property
+    def engine(self) -> str:
+        """`sglang 0.5.23`, or words for what is unknown."""
+        s = self.case.serving
+        return f"{s.engine or 'unknown engine'} {s.version or '(unknown version)'}"
+
+
+def inspect(case: Case) -> Inspection:
+    """Read what the case names and ask the engine's and trainer's rules. Never raises for bad evidence."""
+    problems: dict[str, str] = {}
+
+    def read(key, reader, *args):
+        try:
+            return reader(*args)
+        except (EvidenceError, OSError, ValueError) as error:
+            problems[key] = str(error)
+            return None
+
+    draft = read("drafter.path", read_draft, case.drafter.path) if case.drafter else None
+    target = read("target.path", read_target, case.target.path) if case.target else None
+    dumps = tuple(d for i, dump in enumerate(case.training.dumps)
+                  if (d := read(f"training.dump[{i}]", find_dump, dump.path, dump.format)))
+    base = case.file.parent if case.file else None
+    launch = read("serving.launch", read_launch, case.serving.launch, base) if case.serving.launch else None
+    env = (read("serving.env", read_env, case.serving.env) or {}) if case.serving.env else {}
+    arguments = read("serving.launch", _arguments, case, target, draft, launch) if launch else None
+    served = read("serving", _served, case, target, draft, launch, env)
+    trained = read("training.layer_ids", _trained, case, target, dumps)
+    return Inspection(case, draft, target, dumps, launch, env, served, trained, arguments, problems)
+
+
+def _served(case: Case, target: Target | None, draft: Draft | None, launch: LaunchLine | None, env: dict[str, str]) -> LayerAnswer | None:
+    serving = case.serving
+    if not (serving.engine and serving.version and target and draft):
+        return None
+    runner = {"0": "v1", "1": "v2"}.get(env.get("VLLM_USE_V2_MODEL_RUNNER", "")) if serving.engine == "vllm" else None
+    flags = launch.arguments if launch else {}
+    eager = bool(flags.get("disable_cuda_graph") or flags.get("enforce_eager") or flags.get("device") == "cpu")
+    return resolve_layers(
+        serving.engine, serving.version, model_type=target.model_type, layers=target.layers, claimed=draft.ids,
+        architecture=target.architectures[0] if target.architectures else None, runner=runner, cuda_graph=not eager)
+
+
+def _trained(case: Case, target: Target | None, dumps: tuple[DumpInfo, ...]) -> TrainedAnswer | None:
+    trainer = case.training.trainer
+    ids = case.training.layer_ids or next((d.layer_ids for d in dumps if d.layer_ids), None)
+    if trainer is None or ids is None or target is None:
+        return None
+    return trained_boundaries(trainer.name, trainer.version, ids=ids, layers=target.layers)
+
+
+def _arguments(case: Case, target: Target | None, draft: Draft | None, launch: LaunchLine) -> ArgsAnswer | None:
+    serving = case.serving
+    if not (serving.engine and serving.version):
+        return None
+    return resolve_args(
+        serving.engine, serving.version, launch.argv, architecture=target.architectures[0] if target and target.architectures else None,
+        draft_architecture=draft.architectures[0] if draft and draft.architectures else None,
+        model_type=target.model_type if target else None)

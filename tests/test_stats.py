@@ -1,0 +1,67 @@
+"""Intervals cover, pairs are paired, clusters are clusters."""
+
+import numpy as np
+import pytest
+
+from eagle_forensics import stats
+
+
+def test_wilson_matches_the_textbook():
+    estimate = stats.wilson(8, 10)
+    assert estimate.value == 0.8
+    assert estimate.interval == pytest.approx((0.4902, 0.9433), abs=1e-4)
+
+
+def test_nothing_observed_is_refused():
+    with pytest.raises(ValueError, match="n = 0"):
+        stats.wilson(0, 0)
+    with pytest.raises(ValueError, match="zero denominator"):
+        stats.ratio_of_sums([0], [0])
+
+
+def test_one_sequence_has_no_interval():
+    estimate = stats.ratio_of_sums([3], [10])
+    assert estimate.value == 0.3 and not estimate.excludes(0.99)
+
+
+def test_the_interval_over_sequences_covers_at_its_level():
+    """Sequences with their own accuracies: the interval must cover the true mean in about 95 of 100 samples."""
+    rng = np.random.default_rng(1)
+    covered = 0
+    for seed in range(200):
+        p = rng.beta(6, 4, size=60)
+        n = np.full(60, 100)
+        estimate = stats.ratio_of_sums(rng.binomial(n, p), n, seed=seed)
+        covered += not estimate.excludes(0.6)
+    assert 0.90 <= covered / 200 <= 0.99
+
+
+def test_an_interval_over_tokens_would_be_too_narrow():
+    rng = np.random.default_rng(2)
+    p, n = rng.beta(2, 2, size=40), np.full(40, 200)
+    hits = rng.binomial(n, p)
+    by_sequence = stats.ratio_of_sums(hits, n)
+    by_token = stats.wilson(int(hits.sum()), int(n.sum()))
+    assert by_sequence.high - by_sequence.low > 3 * (by_token.high - by_token.low)
+
+
+def test_pairing_sees_a_difference_that_two_intervals_hide():
+    rng = np.random.default_rng(3)
+    n = np.full(79, 138)
+    base = rng.binomial(n, rng.beta(6, 4, size=79))
+    better = np.minimum(base + rng.binomial(6, 0.8, size=79), n)
+    first, second = stats.ratio_of_sums(better, n), stats.ratio_of_sums(base, n)
+    assert first.low < second.high, "the separate intervals overlap"
+    assert stats.paired_difference(better, base, n).low > 0
+
+
+def test_the_same_seed_gives_the_same_interval():
+    hits, n = list(range(30)), [40] * 30
+    first = stats.ratio_of_sums(hits, n, seed=4)
+    assert first == stats.ratio_of_sums(hits, n, seed=4)
+    assert first != stats.ratio_of_sums(hits, n, seed=5)
+
+
+def test_more_comparisons_widen_the_level():
+    assert stats.simultaneous_level(1) == pytest.approx(0.95)
+    assert stats.simultaneous_level(20) == pytest.approx(0.9975)
