@@ -1,0 +1,167 @@
+"""Accept length and acceptance rates: how they are computed, converted and checked against each other.
+
+Survival S_i: share of rounds that accepted at least i drafts. Conditional a_i: share of the rounds that reached position i
+and accepted it. Accept length AL = 1 + sum of survivals, the bonus token included. What an engine *prints* under which name
+is `engines/`; a definition reaches this module as the two facts it consists of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import mul
+
+import numpy as np
+
+from eagle_forensics import stats
+
+TOLERANCE = 0.03
+"""Largest gap between two accept lengths that stay one figure: the prefill token alone moves SGLang's by 0.023 (2.153 and 2.130
+on one real run); the three-decimal survivals of a published card give 2.301 where the card prints 2.30."""
+
+
+@dataclass(frozen=True)
+class RateDefinition:
+    """What a printed "accept rate" divides: tokens of a round with or without the bonus, by steps with or without it."""
+
+    name: str
+    bonus_in_numerator: bool
+    bonus_in_denominator: bool
+
+    def rate(self, accept_length: float, steps: int) -> float:
+        """The rate this definition prints for that accept length."""
+        return (accept_length - (not self.bonus_in_numerator)) / (steps + self.bonus_in_denominator)
+
+    def accept_length(self, rate: float, steps: int) -> float:
+        """The accept length behind a printed rate."""
+        return rate * (steps + self.bonus_in_denominator) + (not self.bonus_in_numerator)
+
+
+DRAFT_RATE = RateDefinition("accepted drafts / proposed drafts", False, False)
+TOKEN_RATE = RateDefinition("tokens per round / (steps + 1)", True, True)
+KNOWN_RATES = (DRAFT_RATE, TOKEN_RATE)
+
+
+def accept_length(accepted: float, rounds: float) -> float:
+    """AL = 1 + accepted drafts / verify rounds. Raises ValueError without a round."""
+    if rounds <= 0:
+        raise ValueError(f"an accept length needs at least one verify round, got {rounds}")
+    return 1 + accepted / rounds
+
+
+def accept_length_of_requests(accepted: Sequence[float], rounds: Sequence[float], *, seed: int = 0) -> stats.Estimate:
+    """AL over requests, one pair each, with a bootstrap over requests (rounds of one request are correlated)."""
+    tokens = np.asarray(accepted, float) + np.asarray(rounds, float)
+    return stats.ratio_of_sums(tokens, rounds, seed=seed)
+
+
+def survival_of(conditional: Sequence[float]) -> tuple[float, ...]:
+    """Survival per position from conditional acceptance: running product."""
+    return tuple(accumulate(conditional, mul))
+
+
+def conditional_of(survival: Sequence[float]) -> tuple[float | None, ...]:
+    """Conditional acceptance per position from survival; None at positions that no round reached."""
+    before = (1.0, *survival[:-1])
+    return tuple(s / b if b > 0 else None for s, b in zip(survival, before, strict=True))
+
+
+def accept_length_of_survival(survival: Sequence[float]) -> float:
+    """AL = 1 + sum of survivals."""
+    return 1 + sum(survival)
+
+
+def survival_of_sweep(accept_lengths: Mapping[int, float]) -> tuple[float, ...]:
+    """Survival from a sweep over steps 1..k: S_i = AL(i) - AL(i-1), AL(0) = 1. Raises ValueError if a step count is missing."""
+    steps = sorted(accept_lengths)
+    if steps != list(range(1, len(steps) + 1)):
+        raise ValueError(f"survival from a sweep needs every step count from 1 on, got {steps}")
+    values = [1.0, *(accept_lengths[k] for k in steps)]
+    return tuple(b - a for a, b in pairwise(values))
+
+
+def constant_acceptance(al: float, steps: int) -> float:
+    """The one conditional acceptance that gives this AL over `steps` positions (bisection). ValueError outside 1..steps + 1."""
+    if not 1 <= al <= steps + 1:
+        raise ValueError(f"an accept length over {steps} steps lies in 1..{steps + 1}, got {al}")
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if accept_length_of_survival(survival_of([middle] * steps)) < al else (low, middle)
+    return (low + high) / 2
+
+
+def from_histogram(counts: Sequence[int]) -> stats.Estimate:
+    """AL from a histogram of rounds: counts[j] rounds accepted exactly j drafts. Interval: 1.96 sd / sqrt(rounds).
+
+    Rounds are taken as independent, which they nearly are given the text; over few requests prefer
+    `accept_length_of_requests`. Raises ValueError without a round.
+    """
+    weights = np.asarray(counts, float)
+    rounds = weights.sum()
+    if rounds <= 0:
+        raise ValueError("an accept length needs at least one verify round; the histogram is empty")
+    accepted = np.arange(len(weights))
+    mean = float((weights * accepted).sum() / rounds)
+    variance = float((weights * (accepted - mean) ** 2).sum() / rounds)
+    half = 1.96 * (variance / rounds) ** 0.5
+    return stats.Estimate(1 + mean, 1 + mean - half, 1 + mean + half, int(rounds), int(rounds), "standard error of the histogram")
+
+
+def survival_of_histogram(counts: Sequence[int]) -> tuple[float, ...]:
+    """Share of rounds that accepted at least 1, 2, ... drafts."""
+    total = sum(counts)
+    if total <= 0:
+        raise ValueError("survival needs at least one verify round; the histogram is empty")
+    reached = list(accumulate(reversed(counts)))[::-1]
+    return tuple(r / total for r in reached[1:])
+
+
+def sampling_half_width(al: float, rounds: int, ceiling: float, survival: Sequence[float] | None = None) -> float:
+    """1.96 standard errors of an AL over `rounds` rounds.
+
+    With survivals the variance of a round is known; without, it is at most (AL - 1)(ceiling - AL), the largest variance of
+    anything between 1 and the ceiling with that mean.
+    """
+    if survival:
+        mean = sum(survival)
+        second = sum((2 * i - 1) * s for i, s in enumerate(survival, 1))
+        variance = second - mean**2
+    else:
+        variance = (al - 1) * (ceiling - al)
+    return 1.96 * (max(variance, 0.0) / rounds) ** 0.5
+
+
+def meanings(rates: Sequence[float], al: float, tolerance: float = TOLERANCE) -> tuple[str, ...]:
+    """Which meanings of printed per-position rates reproduce the printed AL: any of `survival`, `conditional`, `no bonus`.
+
+    Several or none are honest answers. Source of the rule: published cards that label survival "conditional".
+    """
+    candidates = {
+        "survival": accept_length_of_survival(rates),
+        "conditional": accept_length_of_survival(survival_of(rates)),
+        "no bonus": sum(rates),
+    }
+    return tuple(name for name, value in candidates.items() if abs(value - al) < tolerance)
+
+
+def contradictions(al: stats.Estimate | None, ceiling: float | None, survival: Sequence[float] | None,
+                   tolerance: float = TOLERANCE) -> tuple[str, ...]:
+    """What cannot be true of one run's figures, one sentence each; `al` with its printing interval, ceiling = steps + 1."""
+    found = []
+    if al is not None and al.high < 1:
+        found.append(f"accept length {al.value:g} is below 1: it does not count the bonus token")
+    if al is not None and ceiling is not None and al.low > ceiling + tolerance:
+        found.append(f"accept length {al.value:g} is above the ceiling {ceiling:g} of these settings")
+    if survival:
+        rising = [i for i, (a, b) in enumerate(pairwise(survival), 2) if b > a]
+        if rising:
+            found.append(f"acceptance rises at position {rising[0]}: these are conditional rates, not survival")
+        elif al is not None:
+            total = accept_length_of_survival(survival)
+            if not al.low - tolerance <= total <= al.high + tolerance:
+                found.append(f"per-position survival sums to an accept length of {total:.3f}, the table says {al.value:g}")
+        if ceiling is not None and len(survival) > ceiling - 1:
+            found.append(f"{len(survival)} positions accepted where at most {ceiling - 1:g} are proposed")
+    return tuple(found)
