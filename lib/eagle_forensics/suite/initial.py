@@ -1,0 +1,78 @@
+"""`eagle-forensics init`: a case file from what lies in the given places."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from eagle_forensics.case import CaseError, load_case
+from eagle_forensics.evidence.drafts import read_draft
+from eagle_forensics.evidence.dumps import find_dump
+from eagle_forensics.evidence.targets import read_target
+
+SERVING_HINT = """
+# serving: what serves the drafter; decides what its layer ids mean. Fill in and remove the #
+# serving:
+#   engine: sglang
+#   version: "0.5.23"
+#   launch: "--speculative-algorithm EAGLE3 --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
+# training.trainer and training.layer_ids: what the trainer's config says
+# training:
+#   trainer: {name: speculators, version: "0.4.0"}
+#   layer_ids: [1, 14, 26, 29]
+#   metrics: {full_acc_0: 0.6}
+"""
+
+
+def write_case(folder: Path, *, drafter: Path | None = None, target: Path | None = None, dump: Path | None = None, server: str | None = None) -> str:
+    """Write `folder/case.yaml` and return what was found, in words.
+
+    Each place is opened once, so that a wrong path is named now and not in the middle of a run. Raises CaseError if a
+    case file is already there, EvidenceError for a place that holds something else.
+    """
+    path = folder / "case.yaml"
+    if path.exists():
+        raise CaseError(f"{path} exists; nothing was written. Edit it, or give another folder.")
+    found: list[str] = []
+    case: dict[str, Any] = {"schema": 1, "name": _name(folder)}
+    if target:
+        model = read_target(target)
+        case["target"] = {"path": _relative(target, folder)}
+        weights = "with weights" if model.tensors else "without weights: notebook 03 then needs reference.path"
+        found.append(f"target   {model.model_type}, {model.layers} layers, hidden {model.hidden}, {weights}")
+    if drafter:
+        draft = read_draft(drafter)
+        case["drafter"] = {"path": _relative(drafter, folder)}
+        ids = next((x for x in (draft.ids.nested, draft.ids.top_level, draft.ids.nested_layer_ids) if x is not None), None)
+        found.append(f"drafter  {draft.family} ({draft.source_format}), {draft.n_aux} aux planes, ids {'absent' if ids is None else list(ids)}")
+    if dump:
+        info = find_dump(dump)
+        case["training"] = {"dump": {"path": _relative(dump, folder)}}
+        labels = f", labelled {', '.join(info.labels)}" if info.labels else ""
+        found.append(f"dump     {info.format}, {len(info.files)} samples{labels}")
+    if server:
+        case["serving"] = {"url": server}
+        found.append(f"server   {server} (contacted only by a run)")
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "# A case of Eagle Forensics. Paths are relative to this file.\n" + yaml.safe_dump(case, sort_keys=False)
+    if "serving" not in case or "training" not in case:
+        text += SERVING_HINT
+    path.write_text(text, encoding="utf-8")
+    try:
+        load_case(path)
+    except CaseError:
+        path.unlink()
+        raise
+    return "\n".join([f"wrote {path}", *(f"  {line}" for line in found), f"next: eagle-forensics run {path}"])
+
+
+def _name(folder: Path) -> str:
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in folder.resolve().name).strip("-._")
+    return name[:64] or "case"
+
+
+def _relative(place: Path, folder: Path) -> str:
+    return os.path.relpath(place.resolve(), folder.resolve())
