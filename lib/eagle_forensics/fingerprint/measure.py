@@ -1,0 +1,138 @@
+"""Robust figures of rows: per-token relative error and cosine, attention sinks, unusable rows, first values and norms.
+
+A relative error over a whole tensor is the error of its largest token (an attention sink may carry 160 times the norm of the
+others), so everything here is per token and summarised by medians over the ordinary tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from eagle_forensics import stats
+from eagle_forensics.fingerprint.calibration import THRESHOLDS
+from eagle_forensics.fingerprint.rows import Rows
+
+CHUNK = 4096
+
+
+def token_errors(x: torch.Tensor, reference: torch.Tensor) -> np.ndarray:
+    """Per token |x - reference| / |reference|, `[N]`, for `[N, H]` tensors; 0 where both rows are zero."""
+    parts = []
+    for start in range(0, len(x), CHUNK):
+        a, b = x[start:start + CHUNK], reference[start:start + CHUNK]
+        parts.append(torch.nan_to_num((a - b).norm(dim=-1) / b.norm(dim=-1), nan=0.0, posinf=torch.inf))
+    return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+
+
+def token_cosines(errors: np.ndarray, x_norms: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Cosine per token out of the error and the norms of both sides (law of cosines: no second pass over the rows)."""
+    a, b = x_norms.astype(float), norms.astype(float)
+    return (a**2 + b**2 - (errors * b) ** 2) / np.maximum(2 * a * b, 1e-30)
+
+
+def token_norms(x: torch.Tensor) -> np.ndarray:
+    """L2 norm of every row, `[N]`."""
+    return x.norm(dim=-1).numpy()
+
+
+def sinks(norms: np.ndarray) -> np.ndarray:
+    """Attention sinks and other tokens of massive norm, `[N]` bool: norm above `sink_norm_ratio` x the median of any plane.
+
+    `norms` is `[planes, N]`. A plane in which more than one row in 20 stands out has no sinks, it has another distribution.
+    """
+    norms = np.atleast_2d(norms)
+    middle = np.median(norms, axis=1, keepdims=True)
+    out = norms > THRESHOLDS["sink_norm_ratio"] * middle
+    out[out.mean(axis=1) > 0.05] = False
+    return out.any(axis=0)
+
+
+def by_sequence(values: np.ndarray, sequence: np.ndarray) -> list[np.ndarray]:
+    """Values split into one array a sequence, the groups of every interval."""
+    return [values[sequence == s] for s in np.unique(sequence)]
+
+
+def median(values: np.ndarray, sequence: np.ndarray) -> stats.Estimate:
+    """Median over tokens with a 95 % bootstrap interval over sequences."""
+    return stats.median_over_groups(by_sequence(values, sequence))
+
+
+@dataclass(frozen=True)
+class Health:
+    """Rows of a slot that no comparison can use."""
+
+    rows: int
+    non_finite: int
+    """Rows with a NaN or an infinity."""
+    zero: int
+    """Rows of zeros only."""
+    constant: int
+    """Rows whose values are all equal, and not zero."""
+    zero_columns: int
+    """Columns that are zero in every finite row."""
+    usable: np.ndarray
+    """`[N]` bool."""
+
+    @property
+    def share(self) -> float:
+        """Share of rows that can be compared."""
+        return float(self.usable.mean()) if self.rows else 0.0
+
+
+def health(x: torch.Tensor) -> Health:
+    """Counts non-finite, zero and constant rows of `[N, H]`."""
+    finite = torch.isfinite(x).all(dim=-1)
+    zero = finite & (x == 0).all(dim=-1)
+    constant = finite & ~zero & (x == x[:, :1]).all(dim=-1)
+    live = x[finite & ~zero]
+    dead = int((live == 0).all(dim=0).sum()) if len(live) else 0
+    return Health(len(x), int((~finite).sum()), int(zero.sum()), int(constant.sum()), dead,
+                  (finite & ~zero & ~constant).numpy())
+
+
+@dataclass(frozen=True)
+class Glance:
+    """The human check: what one would print of a slot first."""
+
+    slot: int
+    label: str | None
+    width: int
+    tokens: int
+    first_values: tuple[float, ...]
+    """First five values of the first ordinary row."""
+    row: int
+    """Position of that row in its sample."""
+    median_norm: float
+    """Median L2 norm of ordinary rows."""
+    quantiles: tuple[float, float]
+    """10 % and 90 % quantile of those norms."""
+    sink_norm: float | None
+    """Largest norm among the sinks; None without sinks."""
+    sinks: int
+
+
+def glance(rows: Rows, *, values: int = 5) -> tuple[Glance, ...]:
+    """First values and norms of every slot; the values come from one row, the first that is ordinary in all slots."""
+    usable = np.stack([health(x).usable for x in rows.planes])
+    norms = np.stack([token_norms(torch.nan_to_num(x)) for x in rows.planes])
+    sink = np.stack([_sinks_of(norms[slot], usable[slot]) for slot in range(len(norms))])
+    ordinary = (usable & ~sink).all(axis=0)
+    row = int(ordinary.argmax())
+    out = []
+    for slot, x in enumerate(rows.planes):
+        mine = norms[slot][usable[slot] & ~sink[slot]]
+        low, middle, high = np.quantile(mine if len(mine) else norms[slot], [0.1, 0.5, 0.9])
+        out.append(Glance(slot, rows.labels[slot], x.shape[1], len(x), tuple(float(v) for v in x[row, :values]), int(rows.position[row]),
+                          float(middle), (float(low), float(high)),
+                          float(norms[slot][sink[slot]].max()) if sink[slot].any() else None, int(sink[slot].sum())))
+    return tuple(out)
+
+
+def _sinks_of(norms: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    out = np.zeros(len(norms), bool)
+    if usable.any():
+        out[usable] = sinks(norms[usable])
+    return out
