@@ -184,3 +184,5 @@ class LaunchLine:
     origin: str
     """`case`, or the file it was read from."""
     notes: tuple[str, ...] = field(default=())
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment set on the line itself, exported by its script or given to its container; secrets redacted."""
