@@ -11,6 +11,7 @@ from eagle_forensics.boundary import Boundary
 from eagle_forensics.evidence.archives import torch_dtype
 from eagle_forensics.evidence.records import EvidenceError, Target
 
+
 class _Reached(Exception):
     """The deepest asked boundary has been recorded; the rest of the forward pass is not needed."""
 
