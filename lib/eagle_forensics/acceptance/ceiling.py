@@ -94,7 +94,7 @@ def ceilings(runs: Sequence[Run]) -> tuple[Ceiling, ...]:
         baselines, differs = baseline_for(run, tuple(runs))
         if cycle is None or not baselines:
             continue
-        base = _hull([b.tokens_per_second for b in baselines])
+        base = hull([b.tokens_per_second for b in baselines])
         even = replace(cycle, value=cycle.value * base.value / 1e3, low=cycle.low * base.low / 1e3, high=cycle.high * base.high / 1e3)
         top = run.ceiling
         best = None if top is None else replace(cycle, value=1e3 * top / cycle.value, low=1e3 * top / cycle.high, high=1e3 * top / cycle.low)
@@ -108,7 +108,7 @@ def impossible(tests: Sequence[Ceiling]) -> tuple[Ceiling, ...]:
     return tuple(c for c in tests if c.outcome is Outcome.CANNOT_WIN and not c.differs and c.run.settings not in contradicted)
 
 
-def _hull(values: Sequence[stats.Estimate]) -> stats.Estimate:
+def hull(values: Sequence[stats.Estimate]) -> stats.Estimate:
     """Mean of repeats within the interval that covers all of them."""
     mean = sum(v.value for v in values) / len(values)
     method = values[0].method if len(values) == 1 else f"range of {len(values)} repeats"

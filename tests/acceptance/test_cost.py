@@ -1,0 +1,57 @@
+"""Which step count pays: a published sweep to its printed digits."""
+
+import pandas as pd
+import pytest
+
+from eagle_forensics.acceptance import cost
+from eagle_forensics.acceptance.runs import runs
+from tests.acceptance.tables import INCIDENT, SWEEP
+
+RUNS = runs(SWEEP)
+
+
+def swept():
+    return cost.sweep(cost.fit_cycle(RUNS), cost.accept_lengths(RUNS), RUNS[0].tokens_per_second,
+                      {r.steps: r.tokens_per_second.value for r in RUNS[1:]})
+
+
+def test_the_cost_line():
+    fit = cost.fit_cycle(RUNS)
+    assert [round(c, 2) for c in fit.cycles_ms] == [10.20, 11.41, 12.47, 13.71, 14.53, 15.19]
+    assert (round(fit.fixed_ms.value, 2), round(fit.step_ms.value, 3)) == (8.35, 1.016)
+    assert fit.step_ms.low < 1.016 < fit.step_ms.high
+
+
+def test_four_steps_serve_best_not_the_longest():
+    best = swept().best
+    assert (best.steps, round(best.measured_speedup, 3)) == (4, 1.746)
+    assert max(swept().choices, key=lambda c: c.accept_length).steps == 7
+
+
+def test_seven_steps_are_told_apart_from_four_and_five_are_not():
+    assert swept().ratio(7).high < 1
+    assert swept().ratio(5).high > 1
+    by_steps = {c.steps: c.probability_best for c in swept().choices}
+    assert by_steps[4] > by_steps[5] > 0.1 and by_steps[7] < 0.01
+    assert sum(by_steps.values()) == pytest.approx(1)
+
+
+def test_two_step_counts_fix_no_line():
+    with pytest.raises(ValueError, match=r"3 different step counts.*\[1, 5\]"):
+        cost.fit_cycle(runs(INCIDENT.iloc[[1, 3]]))
+
+
+def test_break_even_and_speed_are_two_readings_of_one_line():
+    fit = cost.fit_cycle(RUNS)
+    even = fit.break_even(4, 1e3 / 7.07)
+    assert fit.tokens_per_second(4, even) == pytest.approx(1e3 / 7.07)
+
+
+def test_accept_length_at_unmeasured_steps_comes_from_the_longest_run():
+    table = pd.DataFrame([{"label": "a", "speculative": 1, "steps": 3, "accept_length": 2.1, "accepted_per_position": "0.6;0.3;0.2"}])
+    assert {k: round(v.value, 2) for k, v in cost.accept_lengths(runs(table)).items()} == {1: 1.6, 2: 1.9, 3: 2.1}
+
+
+def test_an_unknown_step_count_is_refused():
+    with pytest.raises(ValueError, match="not among those compared"):
+        swept().ratio(9)

@@ -1,0 +1,94 @@
+"""Conversions between definitions of acceptance, with the figures of published logs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle_forensics import stats
+from eagle_forensics.acceptance import estimators as e
+
+rates = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8)
+
+
+def test_counters_of_a_published_run():
+    al = e.accept_length(12208, 4816)
+    assert al == pytest.approx(3.535, abs=5e-4)
+    assert e.DRAFT_RATE.rate(al, 7) == pytest.approx(12208 / 33712) == pytest.approx(0.362, abs=5e-4)
+
+
+def test_one_log_line_means_two_things_in_two_versions():
+    assert e.TOKEN_RATE.rate(1.80, 5) == pytest.approx(0.30)
+    assert e.DRAFT_RATE.rate(1.80, 5) == pytest.approx(0.16)
+    assert e.TOKEN_RATE.rate(1.0, 3) == 0.25, "nothing accepted reads 25 % in the old definition"
+
+
+@given(st.floats(1, 9), st.integers(1, 8), st.sampled_from(e.KNOWN_RATES))
+def test_a_rate_and_its_accept_length_are_inverse(al, steps, definition):
+    assert definition.accept_length(definition.rate(al, steps), steps) == pytest.approx(al)
+
+
+@given(rates)
+def test_survival_and_conditional_are_inverse(conditional):
+    survival = e.survival_of(conditional)
+    assert e.conditional_of(survival) == pytest.approx(conditional)
+    assert list(survival) == sorted(survival, reverse=True)
+
+
+def test_a_position_never_reached_has_no_conditional_rate():
+    assert e.conditional_of((0.5, 0.0, 0.0)) == (0.5, 0.0, None)
+
+
+@given(rates)
+def test_a_sweep_over_steps_gives_back_survival(conditional):
+    survival = e.survival_of(conditional)
+    sweep = {k: e.accept_length_of_survival(survival[:k]) for k in range(1, len(survival) + 1)}
+    assert e.survival_of_sweep(sweep) == pytest.approx(survival)
+
+
+def test_a_sweep_with_a_gap_is_refused():
+    with pytest.raises(ValueError, match="every step count"):
+        e.survival_of_sweep({1: 1.6, 3: 2.0})
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=9).filter(sum))
+def test_histogram_and_survival_give_one_accept_length(counts):
+    al = e.from_histogram(counts)
+    assert al.value == pytest.approx(e.accept_length_of_survival(e.survival_of_histogram(counts)))
+    assert al.value - al.low == pytest.approx(
+        e.sampling_half_width(al.value, sum(counts), len(counts), e.survival_of_histogram(counts)), abs=1e-6)
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=9).filter(sum))
+def test_without_survival_the_sampling_error_is_never_understated(counts):
+    al, rounds = e.from_histogram(counts), sum(counts)
+    known = e.sampling_half_width(al.value, rounds, len(counts), e.survival_of_histogram(counts))
+    assert e.sampling_half_width(al.value, rounds, len(counts)) >= known - 1e-9
+
+
+def test_requests_are_resampled_whole():
+    alike = e.accept_length_of_requests([10] * 20, [10] * 20)
+    apart = e.accept_length_of_requests([0] * 10 + [20] * 10, [10] * 20)
+    assert alike.value == apart.value == 2
+    assert apart.high - apart.low > alike.high - alike.low
+
+
+def test_constant_acceptance_of_the_incident():
+    assert [round(e.constant_acceptance(al, k), 3) for al, k in ((1.6, 1), (1.8, 5), (1.9, 15))] == [0.600, 0.449, 0.474]
+
+
+def test_a_card_that_calls_survival_conditional_is_found_out():
+    assert e.meanings((0.633, 0.404, 0.264), 2.30) == ("survival",)
+    assert e.meanings((0.5,), 1.5) == ("survival", "conditional"), "one position: both are the same"
+
+
+@pytest.mark.parametrize(("al", "ceiling", "survival", "word"), [
+    (2.4, 2, None, "above the ceiling"), (0.6, 2, None, "bonus"), (2.0, 4, (0.5, 0.6), "rises"),
+    (2.3, 4, (0.6, 0.4, 0.2), "sums to"), (1.5, 2, (0.4, 0.1), "at most 1"),
+])
+def test_contradictions_are_named(al, ceiling, survival, word):
+    assert any(word in text for text in e.contradictions(stats.printed(al, 2), ceiling, survival))
+
+
+def test_consistent_figures_are_not_accused():
+    assert e.contradictions(stats.printed(2.019, 3), 4, (0.544, 0.303, 0.172)) == ()
+    assert e.contradictions(stats.printed(2.0, 1), 2, (1.0,)) == ()
