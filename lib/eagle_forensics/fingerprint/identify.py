@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ from eagle_forensics.boundary import Boundary
 from eagle_forensics.evidence.records import Sample
 from eagle_forensics.fingerprint import hypotheses, measure
 from eagle_forensics.fingerprint.calibration import THRESHOLDS
-from eagle_forensics.fingerprint.hypotheses import Form, State, Test
+from eagle_forensics.fingerprint.forms import Form, Patch, damaged_forms, patch_of
+from eagle_forensics.fingerprint.hypotheses import State, Test
 from eagle_forensics.fingerprint.match import MatchTable, SlotMatch, match
 from eagle_forensics.fingerprint.measure import Glance, Health
 from eagle_forensics.fingerprint.rows import Bank, Reference, Rows, Weights, collect
@@ -89,53 +91,79 @@ def identify(samples: Iterable[Sample], *, bank: Bank | None = None, weights: We
             table = match(reference)
         except ValueError as error:
             notes.append(f"no layer match: {error}")
+    bench = _Bench(rows, weights, reference, table, layers)
+    slots = tuple(_slot(i, bench) for i in range(len(rows.planes)))
     glances = measure.glance(rows)
-    slots = tuple(_slot(i, rows, weights, reference, table, layers) for i in range(len(rows.planes)))
     return Identification(slots, table, glances, layers, len(rows), len(rows.samples),
                           tuple(sorted(range(len(glances)), key=lambda i: glances[i].median_norm)), tuple(notes))
 
 
-def _slot(slot: int, rows: Rows, weights: Weights, reference: Reference | None, table: MatchTable | None, layers: int | None) -> SlotIdentity:
+class _Bench:
+    """Everything the slots are held against; the patch is read once, and only if a slot needs it."""
+
+    def __init__(self, rows: Rows, weights: Weights, reference: Reference | None, table: MatchTable | None, layers: int | None) -> None:
+        self.rows, self.weights, self.reference, self.table, self.layers = rows, weights, reference, table, layers
+
+    @cached_property
+    def patch(self) -> Patch:
+        return patch_of(self.reference)
+
+    def forms(self, slot: int, plain: float) -> tuple[Form, ...]:
+        x = self.reference.rows.planes[slot]
+        return damaged_forms(x, self.patch, measure.health(x).usable & ~self.table.sinks, plain)
+
+
+@dataclass(frozen=True)
+class _Decision:
+    boundary: Boundary | None = None
+    state: State = State.UNKNOWN
+    sure: bool = False
+    form: Form | None = None
+    suspects: tuple[str, ...] = ()
+    why_not: str = ""
+
+
+def _slot(slot: int, bench: _Bench) -> SlotIdentity:
+    rows, weights = bench.rows, bench.weights
     x, label = rows.planes[slot], rows.labels[slot]
     health = measure.health(x)
-    embedding = hypotheses.embedding_test(x, rows, weights, health.usable)
-    twins = hypotheses.twin_test(x, rows, health.usable)
-    norm = hypotheses.norm_test(x, weights, health.usable)
-    found = table.matches[slot] if table else None
-    twin_slot = next((i for i in range(slot) if torch.equal(rows.planes[i], x)), None)
-    boundary, state, sure, form, suspects, why = _decide(slot, health, embedding, twins, norm, found, reference, table, layers)
-    candidates = (boundary,) if sure and boundary else _candidates(boundary, found, norm, layers)
-    sentence = _sentence(slot, label, boundary, state, sure, form, found, embedding, twins, norm, health, candidates, why, layers)
-    return SlotIdentity(slot, label, boundary if sure else None, state, sure, candidates, found, form, embedding, twins, norm, health,
-                        twin_slot, sentence, suspects)
+    tests = (hypotheses.embedding_test(x, rows, weights, health.usable), hypotheses.twin_test(x, rows, health.usable),
+             hypotheses.norm_test(x, weights, health.usable))
+    found = bench.table.matches[slot] if bench.table else None
+    decision = _decide(slot, health, tests, found, bench)
+    twin = next((i for i in range(slot) if torch.equal(rows.planes[i], x)), None)
+    if decision.boundary and decision.sure:
+        candidates = (decision.boundary,)
+    else:
+        candidates = (found.best, found.second) if found else (decision.boundary,) if decision.boundary else ()
+    return SlotIdentity(slot, label, decision.boundary if decision.sure else None, decision.state, decision.sure, candidates, found,
+                        decision.form, *tests, health, twin, _sentence(slot, label, decision, found, tests, health, bench.layers),
+                        decision.suspects)
 
 
-def _decide(slot: int, health: Health, embedding: Test, twins: Test, norm: Test, found: SlotMatch | None, reference: Reference | None,
-            table: MatchTable | None, layers: int | None):
-    """(boundary, state, sure, form, suspects, why not), by the ordered hypotheses."""
+def _decide(slot: int, health: Health, tests: tuple[Test, Test, Test], found: SlotMatch | None, bench: _Bench) -> _Decision:
+    """The ordered hypotheses: unusable rows, embedding, layer match, damaged forms, norm state alone."""
+    embedding, twins, norm = tests
     if health.share < 0.5:
         fault = "feature.non-finite" if health.non_finite >= health.zero else "feature.missing-stage"
-        return None, State.BROKEN, True, None, (fault,), "more than half of its rows cannot be compared"
+        return _Decision(state=State.BROKEN, sure=True, suspects=(fault,))
     is_embedding = embedding.holds if embedding.holds is not None else twins.holds
-    if is_embedding:
-        if found and found.clean and found.best != Boundary(0):
-            return None, State.UNKNOWN, False, None, (), f"rows equal the embedding but also {found.best}: bank and weights contradict each other"
-        return Boundary(0), State.COMPLETE, True, None, (), ""
-    if found and found.clean:
-        if found.best == Boundary(0):
-            return None, State.UNKNOWN, False, None, (), "the bank's b=0 matches but embed_tokens does not: bank and weights contradict each other"
-        return found.best, State.COMPLETE, True, None, (), ""
-    if reference is not None and table is not None:
-        ordinary = health.usable[: len(table.sinks)] if len(health.usable) == len(table.sinks) else measure.health(reference.rows.planes[slot]).usable
-        forms = hypotheses.damaged_forms(reference.rows.planes[slot], reference, ordinary & ~table.sinks,
-                                         found.error.value if found else np.inf)
+    clean = found.best if found and found.clean else None
+    if is_embedding and clean not in (None, Boundary(0)):
+        return _Decision(why_not=f"its rows behave like the embedding and equal {clean}: bank and weights contradict each other")
+    if clean == Boundary(0) and embedding.holds is False:
+        return _Decision(why_not="it equals the bank's b=0 but not embed_tokens: bank and weights contradict each other")
+    if is_embedding or clean:
+        return _Decision(Boundary(0) if is_embedding else clean, State.COMPLETE, sure=True)
+    if bench.table is not None:
+        forms = bench.forms(slot, found.error.value if found else np.inf)
         accepted = next((f for f in forms if f.holds), None)
         if accepted:
-            return accepted.boundary, accepted.state, True, accepted, (), ""
-        return None, State.UNKNOWN, False, None, _suspects(found, forms), "; ".join(found.reasons) if found else _no_match(reference, slot)
-    if norm.holds and layers is not None:
-        return Boundary(layers, True), State.UNKNOWN, False, None, (), "a norm was applied, to which state only a bank can tell"
-    return None, State.UNKNOWN, False, None, (), "no bank holds states for its tokens"
+            return _Decision(accepted.boundary, accepted.state, sure=True, form=accepted)
+        return _Decision(suspects=_suspects(found, forms), why_not="; ".join(found.reasons) if found else _no_match(bench, slot))
+    if norm.holds and bench.layers is not None:
+        return _Decision(Boundary(bench.layers, True), why_not="a norm was applied, to which state only a bank can tell")
+    return _Decision(why_not="no bank holds states for its tokens")
 
 
 def _suspects(found: SlotMatch | None, forms: Sequence[Form]) -> tuple[str, ...]:
@@ -148,44 +176,35 @@ def _suspects(found: SlotMatch | None, forms: Sequence[Form]) -> tuple[str, ...]
     return tuple(out)
 
 
-def _no_match(reference: Reference, slot: int) -> str:
-    width, hidden = reference.rows.planes[slot].shape[1], reference.at(reference.boundaries[0]).shape[1]
-    if width != hidden and width % hidden == 0:
+def _no_match(bench: _Bench, slot: int) -> str:
+    width, hidden = bench.rows.planes[slot].shape[1], bench.patch.hidden
+    if width == hidden:
+        return "too few of its rows can be compared"
+    if width % hidden == 0:
         return f"its width {width} is {width // hidden} x {hidden}: several planes in one tensor, to be split before comparing"
-    return f"its width is {width}, the target's {hidden}" if width != hidden else "too few usable rows"
+    return f"its width is {width}, the target's {hidden}, and no slice of a state explains it"
 
 
-def _candidates(boundary: Boundary | None, found: SlotMatch | None, norm: Test, layers: int | None) -> tuple[Boundary, ...]:
-    if found:
-        return (found.best, found.second)
-    if boundary:
-        return (boundary,)
-    return (Boundary(layers, True),) if norm.holds and layers is not None else ()
-
-
-def _sentence(slot, label, boundary, state, sure, form, found, embedding, twins, norm, health, candidates, why, layers) -> str:
+def _sentence(slot: int, label: str | None, decision: _Decision, found: SlotMatch | None, tests: tuple[Test, Test, Test],
+              health: Health, layers: int | None) -> str:
     name = f"file slot {slot}" + (f", called `{label}`," if label else "")
-    if state is State.BROKEN:
+    if decision.state is State.BROKEN:
         return (f"{name} cannot be identified: of {health.rows} rows {health.non_finite} are not finite, {health.zero} zero and "
                 f"{health.constant} constant.")
-    if not sure:
-        guess = f" Nearest: {' or '.join(str(c) for c in candidates)}, relative error {found.error.value:.3f}, next {found.second_error:.3f}." if found else ""
-        known = "; ".join(t.text for t in (embedding, twins, norm) if t.value is not None)
-        return f"{name} is not identified: {why}.{guess}" + (f" Known: {known}." if known else "")
-    words = _words(boundary, layers)
+    if not decision.sure:
+        nearest = (f" Nearest: {found.best}, relative error {found.error.value:.3f}, then {found.second} with {found.second_error:.3f}."
+                   if found else "")
+        known = "; ".join(t.text for t in tests if t.value is not None)
+        return f"{name} is not identified: {decision.why_not}.{nearest}" + (f" Known: {known}." if known else "")
+    words, form = _words(decision.boundary, layers), decision.form
     if form:
-        return (f"{name} holds {words}, {form.state}: {form.detail}; relative error {form.error:.3f}, next best {form.second:.3f} "
-                f"({form.second_text}), ratio {_ratio(form.ratio)}.")
-    if boundary == Boundary(0):
-        proof = embedding.text if embedding.holds else twins.text
-        return f"{name} is {words}: {proof}."
-    rival = ""
-    if found:
-        numbers = f"relative error {found.error.value:.3f}, next best {found.second_error:.3f} ({found.second}), ratio {_ratio(found.ratio)}"
-        rejected = [t.text for t in (embedding, twins) if t.holds is False]
-        rival = f"; it is not the embedding: {', '.join(rejected)}" if rejected else ""
-        return f"{name} is {words}: {numbers}{rival}."
-    return f"{name} is {words}."
+        return (f"{name} is {words}, {form.state}: {form.detail}; relative error {form.error:.3f}, next best {form.second:.3f} "
+                f"({form.second_text}), ratio {format_ratio(form.ratio)}.")
+    if decision.boundary == Boundary(0):
+        return f"{name} is {words}: " + ", ".join(t.text for t in tests[:2] if t.holds) + "."
+    rejected = ", ".join(t.text for t in tests[:2] if t.holds is False)
+    return (f"{name} is {words}: relative error {found.error.value:.3f}, next best {found.second_error:.3f} ({found.second}), ratio "
+            f"{format_ratio(found.ratio)}" + (f"; it is not the embedding: {rejected}" if rejected else "") + ".")
 
 
 def _words(boundary: Boundary, layers: int | None) -> str:
@@ -197,5 +216,6 @@ def _words(boundary: Boundary, layers: int | None) -> str:
     return f"the output of {last} ({boundary})"
 
 
-def _ratio(ratio: float) -> str:
+def format_ratio(ratio: float) -> str:
+    """`> 100` or one digit."""
     return "> 100" if ratio > 100 else f"{ratio:.1f}"

@@ -1,0 +1,182 @@
+"""Damaged forms of a known state: sliced, shifted by tokens, normed, without the residual, scaled, rotated.
+
+A form is accepted only if it explains the rows cleanly and the next candidate of its family, and the undamaged states, explain
+them several times worse. It is tried only on a slot that no undamaged state explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from eagle_forensics.boundary import Boundary
+from eagle_forensics.fingerprint import measure
+from eagle_forensics.fingerprint.calibration import THRESHOLDS
+from eagle_forensics.fingerprint.hypotheses import State
+from eagle_forensics.fingerprint.rows import Reference, Weights
+
+MAX_ROWS = 512
+BUDGET_BYTES = 128 << 20
+SHIFTS = (-2, -1, 1, 2)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A damaged form of a known state, with the next best candidate of the same family."""
+
+    state: State
+    boundary: Boundary
+    detail: str
+    """`each row holds the state of the position 1 token later`, `rank 3 of 8`."""
+    error: float
+    """Median per-token relative error; for a rotation of the rows' inner products."""
+    second: float
+    second_text: str
+    n: int
+    """Rows it was tried on."""
+    holds: bool
+
+    @property
+    def ratio(self) -> float:
+        """Second error over best error."""
+        return self.second / self.error if self.error > 0 else np.inf
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Consecutive rows with the states of every boundary in memory, for trying many candidates."""
+
+    states: Mapping[Boundary, torch.Tensor]
+    """Boundary to `[n, H]`."""
+    sequence: np.ndarray
+    position: np.ndarray
+    weights: Weights
+    layers: int | None
+
+    @property
+    def hidden(self) -> int:
+        """H of the target."""
+        return next(iter(self.states.values())).shape[1]
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+def patch_of(reference: Reference) -> Patch:
+    """The first rows of the reference, as many as `MAX_ROWS` and `BUDGET_BYTES` allow."""
+    first = reference.at(reference.boundaries[0])
+    n = max(16, min(MAX_ROWS, len(first), BUDGET_BYTES // (4 * first.shape[1] * len(reference.boundaries))))
+    return Patch({b: reference.at(b)[:n].clone() for b in reference.boundaries}, reference.rows.sequence[:n],
+                 reference.rows.position[:n], reference.weights, reference.layers)
+
+
+Candidate = tuple[Boundary, str, torch.Tensor, torch.Tensor]
+"""Boundary, detail, rows of the slot, rows they should equal."""
+
+
+def damaged_forms(x: torch.Tensor, patch: Patch, ordinary: np.ndarray, plain: float) -> tuple[Form, ...]:
+    """Every family of damage tried on the ordinary rows of the patch, likeliest first within the order of `FAMILIES`.
+
+    `x`: the slot's rows `[N, W]`; `ordinary`: `[N]` bool; `plain`: error of the nearest undamaged state (inf for another width).
+    """
+    x = x[: len(patch)]
+    at = np.flatnonzero(ordinary[: len(patch)])
+    out = []
+    for state, family in FAMILIES:
+        limit = min(THRESHOLDS["increment_error" if state is State.NO_RESIDUAL else "clean_error"], plain / THRESHOLDS["clean_ratio"])
+        found = [(float(np.median(measure.token_errors(a, h))), b, detail) for b, detail, a, h in family(x, patch, at) if len(a) >= 8]
+        out += _best(state, found, limit, len(at))
+    return (*out, *_best(State.ROTATED, _gram(x, patch, at[:256]), THRESHOLDS["gram_error"], min(256, len(at))))
+
+
+def _best(state: State, found: list[tuple[float, Boundary, str]], limit: float, n: int) -> list[Form]:
+    if len(found) < 2:
+        return []
+    (error, boundary, detail), (second, other, other_detail) = sorted(found, key=lambda f: f[0])[:2]
+    if detail == TWICE:
+        state = State.NORMED_TWICE
+    holds = error <= limit and second > 0 and second >= THRESHOLDS["clean_ratio"] * error
+    return [Form(state, boundary, detail, error, second, f"{other}, {other_detail}", n, holds)]
+
+
+def _slices(x: torch.Tensor, patch: Patch, at: np.ndarray) -> Iterator[Candidate]:
+    """A rank's columns of the hidden dimension: alone, or with zeros in the place of the others."""
+    hidden, width = patch.hidden, x.shape[1]
+    live = (x[at] != 0).any(dim=0).nonzero().flatten()
+    if width < hidden and hidden % width == 0:
+        own = slice(None)
+        places = [(slice(r * width, (r + 1) * width), f"the columns of rank {r} of {hidden // width}") for r in range(hidden // width)]
+    elif width == hidden and 0 < len(live) <= hidden // 2:
+        own = live
+        places = [(live, f"columns {int(live[0])} to {int(live[-1])} of {hidden}, the rest zero")]
+    else:
+        return
+    for boundary, h in patch.states.items():
+        for columns, detail in places:
+            yield boundary, detail, x[at][:, own], h[at][:, columns]
+
+
+def _shifts(x: torch.Tensor, patch: Patch, at: np.ndarray) -> Iterator[Candidate]:
+    if x.shape[1] != patch.hidden:
+        return
+    for shift in SHIFTS:
+        inside = (at + shift >= 0) & (at + shift < len(patch))
+        own, source = at[inside], at[inside] + shift
+        same = (patch.sequence[own] == patch.sequence[source]) & (patch.position[source] > 0)
+        where = f"{abs(shift)} token{'s' if abs(shift) > 1 else ''} {'later' if shift > 0 else 'earlier'}"
+        for boundary, h in patch.states.items():
+            yield boundary, f"each row holds the state of the position {where}", x[own[same]], h[source[same]]
+
+
+TWICE = "the final norm applied twice"
+
+
+def _normed(x: torch.Tensor, patch: Patch, at: np.ndarray) -> Iterator[Candidate]:
+    """The final norm over any state, and over the normed last one."""
+    weights = patch.weights
+    if weights.norm is None or weights.norm.shape[0] != x.shape[1] or x.shape[1] != patch.hidden:
+        return
+    for boundary, h in patch.states.items():
+        once = weights.normed(h[at])
+        if boundary.normed:
+            yield boundary, "the final norm applied once", x[at], h[at]
+            yield Boundary(boundary.index), TWICE, x[at], once
+        elif boundary.index != patch.layers:
+            yield boundary, "the final norm applied to an inner state", x[at], once
+
+
+def _increments(x: torch.Tensor, patch: Patch, at: np.ndarray) -> Iterator[Candidate]:
+    """What one layer adds to the residual stream."""
+    if x.shape[1] != patch.hidden:
+        return
+    for boundary, h in patch.states.items():
+        before = patch.states.get(Boundary(boundary.index - 1))
+        if not boundary.normed and before is not None:
+            yield boundary, f"only what layer {boundary.index - 1} adds", x[at], (h - before)[at]
+
+
+def _scaled(x: torch.Tensor, patch: Patch, at: np.ndarray) -> Iterator[Candidate]:
+    """One factor for all tokens, as a double or a missing reduction of a replicated state leaves it."""
+    if x.shape[1] != patch.hidden:
+        return
+    for boundary, h in patch.states.items():
+        factor = float(((x[at] * h[at]).sum(-1) / h[at].pow(2).sum(-1).clamp_min(1e-30)).median())
+        if factor > 0.02:
+            yield boundary, f"every value times {factor:.3g}", x[at], factor * h[at]
+
+
+FAMILIES: tuple[tuple[State, Callable[[torch.Tensor, Patch, np.ndarray], Iterator[Candidate]]], ...] = (
+    (State.SLICE, _slices), (State.SHIFTED, _shifts), (State.NORMED, _normed), (State.NO_RESIDUAL, _increments), (State.SCALED, _scaled),
+)
+
+
+def _gram(x: torch.Tensor, patch: Patch, at: np.ndarray) -> list[tuple[float, Boundary, str]]:
+    """Inner products of the rows, which survive a rotation: median over rows of |G_x - G_h| / |G_h|."""
+    if len(at) < 16 or x.shape[1] != patch.hidden:
+        return []
+    own = x[at] @ x[at].T
+    return [(float(np.median(measure.token_errors(own, h[at] @ h[at].T))), boundary, "inner products equal, values not")
+            for boundary, h in patch.states.items()]

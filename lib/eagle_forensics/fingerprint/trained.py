@@ -1,0 +1,110 @@
+"""On which boundaries the drafter was trained, as measured; whether a capture of the server holds the same; the record of both.
+
+A dump proves what was trained on, a capture proves one execution path of one server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from eagle_forensics.boundary import format_boundaries, uniform_shift
+from eagle_forensics.faults import fault as fault_of
+from eagle_forensics.finding import Competitor, Finding, Status
+from eagle_forensics.fingerprint.identify import Identification, SlotIdentity, format_ratio
+
+NOTEBOOK = "03_layer_matching"
+MAKE_BANK = ("Make the target's states for the tokens of this dump (reference.path, or a target whose weights fit in memory) and run "
+             "notebook 03 again.")
+
+
+def trained_boundaries(found: Identification) -> tuple[int, ...] | None:
+    """Boundaries of the planes that feed the drafter, in file order; None if one of them is not a known whole state.
+
+    The last slot is the teacher's state where it is b=L or L+norm or unknown (trainers drop the last entry); else it feeds too.
+    """
+    slots = aux_slots(found)
+    if not slots or any(s.equals is None or s.equals.normed for s in slots):
+        return None
+    return tuple(s.equals.index for s in slots)
+
+
+def aux_slots(found: Identification) -> tuple[SlotIdentity, ...]:
+    """The slots that feed the drafter."""
+    last = found.slots[-1]
+    inner = last.equals is not None and not last.equals.normed and last.equals.index != found.layers
+    return found.slots if inner else found.slots[:-1]
+
+
+def trained_finding(found: Identification, claimed: Sequence[int] | None = None, claimed_by: str = "the trainer's layer ids") -> Finding:
+    """`layers.trained`: the boundaries the drafter was trained on, as measured, against those the ids claim."""
+    measured = trained_boundaries(found)
+    n = max((s.match.error.n for s in found.slots if s.match), default=None)
+    common: dict[str, Any] = {"id": "layers.trained", "notebook": NOTEBOOK, "question": "On which boundaries was the drafter trained?",
+                                  "observed": None if measured is None else list(measured), "expected": None if claimed is None else list(claimed), "unit": "boundary", "n": n}
+    if measured is None:
+        known = [str(s.equals) if s.equals else "?" for s in aux_slots(found)]
+        return Finding(status=Status.INCONCLUSIVE if found.table else Status.SKIPPED,
+                       statement=f"Not every plane that feeds the drafter is identified ({', '.join(known)}).", next_step=MAKE_BANK, **common)
+    worst = max((s.match.error.value for s in aux_slots(found) if s.match), default=0.0)
+    nearest = min((s.match.ratio for s in aux_slots(found) if s.match), default=math.inf)
+    evidence = f"relative errors at most {worst:.3f}, next best at least {format_ratio(nearest)} times as far"
+    if list(measured) != sorted(set(measured)):
+        return Finding(status=Status.INCONCLUSIVE, fault="wiring.plane-order", next_step="Look in the trainer for the order in which it concatenates the planes; engines always feed ascending ones.",
+                       statement=f"The dump's planes are boundaries {list(measured)} in file order, which is not ascending: engines feed them ascending ({evidence}).", **common)
+    if claimed is not None and tuple(claimed) != measured:
+        shift = uniform_shift(claimed, measured)
+        return Finding(
+            status=Status.FAIL, fault="wiring.layer-offset",
+            statement=f"The drafter was trained on {format_boundaries(measured)} ({evidence}), not on {format_boundaries(claimed)}, which {claimed_by} claim"
+            + (f": every plane is {abs(shift)} boundar{'y' if abs(shift) == 1 else 'ies'} {'later' if shift > 0 else 'earlier'}." if shift else "."),
+            competitor=Competitor(fault="feature.partial-sum", margin=evidence,
+                                  why_rejected="a partial sum matches no boundary cleanly; these match one each"),
+            refuted_by="the ids resolve to the measured boundaries under the convention of the program that wrote the dump",
+            remedy=f"Serve {format_boundaries(measured)}: write the ids that the engine turns into them.", **common)
+    agrees = f", as {claimed_by} claim" if claimed is not None else ""
+    return Finding(status=Status.PASS, statement=f"The drafter was trained on boundaries {format_boundaries(measured)}{agrees}: {evidence}.",
+                   refuted_by="a plane that matches another boundary better", **common)
+
+
+def capture_finding(index: int, capture: Identification, trained: Sequence[int] | None, *, path_kind: str = "unknown", label: str | None = None) -> Finding:
+    """`layers.capture-N`: does the server feed the boundaries the drafter was trained on? Proves only the execution path captured."""
+    name = f"capture {index}" + (f" ({label})" if label else "")
+    fed = trained_boundaries(capture)
+    n = max((s.match.error.n for s in capture.slots if s.match), default=None)
+    common: dict[str, Any] = {"id": f"layers.capture-{index}", "notebook": NOTEBOOK, "n": n, "unit": "boundary", "observed": None if fed is None else list(fed),
+                                  "expected": None if trained is None else list(trained), "question": f"Does {name} hold the boundaries the drafter was trained on?"}
+    if fed is None or trained is None:
+        what = "the capture's planes are not all identified" if fed is None else "the trained boundaries are not known"
+        why_not = next((s.sentence for s in capture.slots if s.equals is None), "")
+        return Finding(status=Status.INCONCLUSIVE, statement=f"Cannot compare {name} with training: {what}. {why_not}".strip(), next_step=MAKE_BANK,
+                       fault=next((x for s in capture.slots for x in s.suspects), None), **common)
+    limits = {"eager": " This proves the eager path only; decode may replay CUDA graphs.", "graph": "", "unknown": " Which execution path it shows is not stated."}[path_kind]
+    if fed == tuple(trained):
+        return Finding(status=Status.PASS, statement=f"{name} holds {format_boundaries(fed)}, the trained boundaries.{limits}",
+                       refuted_by="a capture of the other execution path that differs", **common)
+    if set(trained) <= set(fed):
+        return Finding(status=Status.INCONCLUSIVE, statement=f"{name} holds {format_boundaries(fed)}, more than or in another order than the trained {format_boundaries(trained)}; "
+                       "which of them reach the drafter it does not say.", next_step="Capture the input of the drafter's fc.", **common)
+    slug = "wiring.plane-count" if len(fed) != len(trained) else "wiring.graph-default-layers" if path_kind == "graph" else "wiring.layer-offset"
+    shift = uniform_shift(trained, fed)
+    rival = {"wiring.layer-offset": "feature.partial-sum", "wiring.graph-default-layers": "wiring.layer-offset", "wiring.plane-count": "wiring.all-layers"}[slug]
+    rejected = {"wiring.layer-offset": "a partial sum matches no boundary cleanly; every plane here matches one",
+                "wiring.graph-default-layers": "not rejected: only an eager capture of the same prompt that is right excludes it",
+                "wiring.plane-count": f"{len(fed)} planes are not all layers"}[slug]
+    return Finding(
+        status=Status.FAIL, fault=slug,
+        statement=f"{name} holds {format_boundaries(fed)}, the drafter was trained on {format_boundaries(trained)}" + (f" ({shift:+d} each)" if shift else "") + f".{limits}",
+        competitor=Competitor(fault=rival, margin="next best at least " + format_ratio(min((s.match.ratio for s in capture.slots if s.match), default=math.inf)) + " times as far", why_rejected=rejected),
+        refuted_by="the capture comes from another server, configuration or model than the case's", remedy=fault_of(slug).remedy, **common)
+
+
+def record(found: Identification) -> dict[str, Any]:
+    """What the diagnosis needs, as JSON: measured trained boundaries in slot order and the identity of every slot."""
+    trained = trained_boundaries(found)
+    return {"trained_boundaries": None if trained is None else list(trained), "layers": found.layers, "rows": found.rows, "samples": found.samples,
+            "slots": [{"slot": s.slot, "label": s.label, "boundary": s.boundary.index if s.boundary else None, "normed": bool(s.boundary and s.boundary.normed),
+                       "state": str(s.state), "sure": s.sure, "candidates": [str(c) for c in s.candidates], "error": s.error,
+                       "second_error": s.match.second_error if s.match else None, "suspects": list(s.suspects), "sentence": s.sentence} for s in found.slots],
+            "depth_order": list(found.depth_order), "notes": list(found.notes)}
