@@ -105,7 +105,7 @@ def _cell(value: Any, spec: str | None) -> str:
         return "–"
     if isinstance(value, Status):
         icon, colour = STATUS_LOOK[value]
-        return f'<span class="ef-status" style="color:{colour}">{icon} {value}</span>'
+        return f'<span class="ef-status ef-{value}" style="color:{colour}">{icon} {value}</span>'
     if spec and isinstance(value, int | float):
         return safe(format(value, spec))
     if isinstance(value, float):
@@ -151,7 +151,7 @@ def finding_html(item: Finding) -> str:
     fault = f' <code class="ef-fault">{safe(item.fault)}</code>' if item.fault else ""
     opened = " open" if item.status in (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE) else ""
     return (f'<details class="ef-finding ef-{item.status}" id="finding-{safe(item.id)}" style="border-left-color:{colour}"{opened}>'
-            f'<summary><span class="ef-status" style="color:{colour}">{icon} {item.status}</span> '
+            f'<summary><span class="ef-status ef-{item.status}" style="color:{colour}">{icon} {item.status}</span> '
             f"<strong>{safe(item.statement)}</strong>{fault}</summary><dl>{body}</dl></details>")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from eagle_forensics.case import Case
+from eagle_forensics.diagnosis import diagnose
 from eagle_forensics.finding import SCHEMA, Finding, Status, verdict
 from eagle_forensics.suite.execute import NotebookOutcome
 from eagle_forensics.suite.files import plain, write_bytes, write_json
@@ -18,7 +19,7 @@ from eagle_forensics.suite.runfolder import RunFolder
 _ORDER = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE, Status.PASS, Status.SKIPPED)
 
 
-def merge(folder: RunFolder, case: Case | None, outcomes: Mapping[str, NotebookOutcome] | None = None) -> dict[str, Any]:
+def merge(folder: RunFolder, case: Case, outcomes: Mapping[str, NotebookOutcome] | None = None) -> dict[str, Any]:
     """Write `findings.json` and `junit.xml` of a run from its findings files; returns the content of the former.
 
     A notebook without a complete findings file adds an `error` finding that says why (from `outcomes`) and makes the
@@ -47,7 +48,7 @@ def merge(folder: RunFolder, case: Case | None, outcomes: Mapping[str, NotebookO
     merged = redact_tree(plain({
         "schema_version": SCHEMA, "run_id": folder.manifest.run_id, "case": folder.manifest.case.get("name"),
         "verdict": result, "exit_code": result.exit_code, "counts": counts(found), "notebooks": notebooks,
-        "findings": sorted(found, key=lambda f: _ORDER.index(f.status)), "diagnosis": _diagnosis(found, folder.records(), case),
+        "findings": sorted(found, key=lambda f: _ORDER.index(f.status)), "diagnosis": diagnose(found, folder.records(), case, missing),
     }))
     write_json(folder.path / "findings.json", merged)
     write_bytes(folder.path / "junit.xml", junit(merged))
@@ -75,14 +76,6 @@ def _unique(found: Sequence[Finding]) -> list[Finding]:
         seen[item.id] += 1
         out.append(item if seen[item.id] == 1 else item.model_copy(update={"id": f"{item.id}.{seen[item.id]}"}))
     return out
-
-
-def _diagnosis(found: Sequence[Finding], records: Mapping[str, Any], case: Case | None) -> Any:
-    try:
-        from eagle_forensics.diagnosis import diagnose
-    except ImportError:
-        return None
-    return plain(diagnose(found, records, case))
 
 
 _XML_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

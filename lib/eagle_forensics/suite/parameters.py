@@ -32,15 +32,15 @@ class Parameter:
     """One line of a parameters cell."""
 
     name: str
-    type: str
-    """The annotation as written: `int`, `float | None`, `list[int]`."""
+    annotation: str
+    """The type as written: `int`, `float | None`, `list[int]`."""
     default: Any
-    comment: str
+    help: str
     """The trailing comment: what it means, with its unit."""
 
 
-def read_parameters(notebook: Path) -> tuple[Parameter, ...]:
-    """The parameters a notebook declares, in order. Raises ParameterError for a missing or malformed cell."""
+def read_parameters(notebook: Path) -> dict[str, Parameter]:
+    """The parameters a notebook declares, by name, in order. Raises ParameterError for a missing or malformed cell."""
     import nbformat
 
     try:
@@ -55,15 +55,15 @@ def read_parameters(notebook: Path) -> tuple[Parameter, ...]:
     return parse(cells[0].source, notebook.name)
 
 
-def parse(source: str, where: str = "parameters") -> tuple[Parameter, ...]:
-    """The parameters of a cell's source."""
+def parse(source: str, where: str = "parameters") -> dict[str, Parameter]:
+    """The parameters of a cell's source, by name."""
     try:
         body = ast.parse(source).body
     except SyntaxError as error:
         raise ParameterError(f"{where}: line {error.lineno} of the parameters cell is not Python: {error.msg}.") from None
     comments = {token.start[0]: token.string.lstrip("# ").strip()
                 for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT}
-    found = []
+    found: dict[str, Parameter] = {}
     for node in body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue  # a docstring
@@ -74,13 +74,16 @@ def parse(source: str, where: str = "parameters") -> tuple[Parameter, ...]:
             default = ast.literal_eval(node.value)
         except ValueError:
             raise ParameterError(f"{where}: the default of `{node.target.id}` is not a literal.") from None
-        found.append(Parameter(node.target.id, ast.unparse(node.annotation), default, comments.get(node.end_lineno or 0, "")))
-    return tuple(found)
+        name = node.target.id
+        if name in found:
+            raise ParameterError(f"{where}: `{name}` is declared twice in the parameters cell.")
+        found[name] = Parameter(name, ast.unparse(node.annotation), default, comments.get(node.end_lineno or 0, ""))
+    return found
 
 
-def assign(given: Mapping[str, Any], declared: Mapping[str, tuple[Parameter, ...]]) -> dict[str, dict[str, Any]]:
+def assign(given: Mapping[str, Any], declared: Mapping[str, Mapping[str, Parameter]]) -> dict[str, dict[str, Any]]:
     """For each notebook the given parameters that it declares, coerced. Raises ParameterError for one that none declares."""
-    names = sorted({p.name for parameters in declared.values() for p in parameters} - set(RESERVED))
+    names = sorted({name for parameters in declared.values() for name in parameters} - set(RESERVED))
     for name in given:
         if name in RESERVED:
             raise ParameterError(f"parameter `{name}` is set by the runner; name the case file and --out instead.")
@@ -88,16 +91,16 @@ def assign(given: Mapping[str, Any], declared: Mapping[str, tuple[Parameter, ...
             near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
             raise ParameterError(f"no notebook has a parameter `{name}`. "
                                  + (f"Did you mean `{near[0]}`?" if near else f"Known: {', '.join(names) or 'none'}."))
-    return {notebook: {p.name: coerce(p, given[p.name]) for p in parameters if p.name in given}
+    return {notebook: {name: coerce(p, given[name]) for name, p in parameters.items() if name in given}
             for notebook, parameters in declared.items()}
 
 
 def coerce(parameter: Parameter, value: Any) -> Any:
     """A value, or its text from a command line, as the declared type."""
     try:
-        return _coerce(ast.parse(parameter.type, mode="eval").body, value)
+        return _coerce(ast.parse(parameter.annotation, mode="eval").body, value)
     except (ValueError, yaml.YAMLError):
-        raise ParameterError(f"parameter `{parameter.name}` is {parameter.type} ({parameter.comment or 'no comment'}); "
+        raise ParameterError(f"parameter `{parameter.name}` is {parameter.annotation} ({parameter.help or 'no comment'}); "
                              f"found {type(value).__name__} {str(value)[:60]!r}.") from None
 
 

@@ -98,7 +98,7 @@ class RunFolder:
 
     def update(self, **changes: Any) -> None:
         """Change fields of the manifest and write it."""
-        self.manifest = self.manifest.model_copy(update=redact_tree(changes))
+        self.manifest = Manifest.model_validate({**self.manifest.model_dump(), **redact_tree(changes)})
         write_json(self.path / "manifest.json", self.manifest)
 
     def lock(self) -> bool:

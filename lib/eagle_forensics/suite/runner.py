@@ -19,9 +19,11 @@ from eagle_forensics.finding import Finding, Status, Verdict
 from eagle_forensics.suite import parameters as notebook_parameters
 from eagle_forensics.suite import provenance, runfolder
 from eagle_forensics.suite.execute import CELL_TIMEOUT_S, NotebookOutcome, execute
+from eagle_forensics.suite.files import write_text
 from eagle_forensics.suite.merge import merge
 from eagle_forensics.suite.progress import Progress, Step, silent
 from eagle_forensics.suite.redact import kept_env, redact_argv, redact_tree
+from eagle_forensics.suite.report import post_mortem
 from eagle_forensics.suite.runfolder import NOTEBOOKS, RunFolder, RunFolderError
 from eagle_forensics.suite.session import OVERRIDES_ENV, RUN_ENV, case_entry
 
@@ -119,9 +121,12 @@ def run_case(case_file: Path, *, only: Sequence[int] | None = None, overrides: M
 
 
 def finish(folder: RunFolder, case: Case, outcomes: Mapping[str, NotebookOutcome]) -> dict[str, Any]:
-    """Merge, declare the run finished, write the post-mortem."""
+    """Merge, write the post-mortem, and only then declare the run finished, so that a kill in between resumes."""
     merged = merge(folder, case, outcomes)
-    folder.update(status="finished", finished_at=runfolder.utc())
+    ended = {"status": "finished", "finished_at": runfolder.utc()}
+    final = folder.manifest.model_copy(update=ended)
+    write_text(folder.path / "post_mortem.html", post_mortem(RunFolder(folder.path, final)))
+    folder.update(**ended)
     return merged
 
 
@@ -138,19 +143,18 @@ class _Reporter:
         self.report(Step(*self.at, seconds=outcome.seconds, outcome=outcome))
 
 
-def _one(folder: RunFolder, case: Case, path: Path, given: Mapping[str, Any], declared: Sequence[notebook_parameters.Parameter],
+def _one(folder: RunFolder, case: Case, path: Path, given: Mapping[str, Any], declared: Mapping[str, notebook_parameters.Parameter],
          env: Mapping[str, str], cell_timeout: int, reporter: _Reporter) -> NotebookOutcome:
     if folder.manifest.resumed_at and folder.complete(path.stem):
         outcome = NotebookOutcome(path.stem, True, "finished", "", 0.0, resumed=True)
     else:
-        names = {p.name for p in declared}
-        own = {k: v for k, v in (("case", str(case.file)), ("run_dir", str(folder.path))) if k in names}
+        own = {k: v for k, v in (("case", str(case.file)), ("run_dir", str(folder.path))) if k in declared}
         outcome = execute(path, folder, {**given, **own}, env=env, cell_timeout=cell_timeout, on_cell=reporter.cell)
     reporter.ended(outcome)
     return outcome
 
 
-def _folder(case: Case, chosen: Mapping[str, Path], declared: Mapping[str, Sequence[notebook_parameters.Parameter]],
+def _folder(case: Case, chosen: Mapping[str, Path], declared: Mapping[str, Mapping[str, notebook_parameters.Parameter]],
             given: Mapping[str, Mapping[str, Any]], overrides: dict[str, Any], runs: Path, resume: bool) -> RunFolder:
     """The run folder to work in: an unfinished one of the same fingerprint, else a fresh one."""
     inputs, suite = provenance.inputs(case), provenance.suite(dict(chosen))
@@ -160,8 +164,8 @@ def _folder(case: Case, chosen: Mapping[str, Path], declared: Mapping[str, Seque
     found = runfolder.resume(runs, mark) if resume else None
     if found:
         return found
-    recorded = {name: {p.name: {"value": given[name].get(p.name, p.default), "source": "given" if p.name in given[name] else "default"}
-                       for p in ps if p.name not in notebook_parameters.RESERVED} for name, ps in declared.items()}
+    recorded = {name: {k: {"value": given[name].get(k, p.default), "source": "given" if k in given[name] else "default"}
+                       for k, p in ps.items() if k not in notebook_parameters.RESERVED} for name, ps in declared.items()}
     return runfolder.create(
         runs, case.name, mark, origin="run", case=case_entry(case), notebooks=tuple(chosen), parameters=recorded, overrides=overrides,
         argv=tuple(redact_argv(redact_tree(sys.argv))), suite=suite, inputs=tuple(inputs), versions=provenance.versions(),

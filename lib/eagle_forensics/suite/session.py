@@ -127,7 +127,8 @@ class Session:
         for key in (k for k in keys if not any(other.startswith(k + ".") for other in keys)):
             gone = [str(path) for at, path in absent.items() if at == key or at.startswith((key + ".", key + "["))]
             parts.append(f"`{key}` names {', '.join(gone)}, which does not exist: correct it" if gone else f"set `{key}`")
-        return ("; ".join(parts) if parts else f"Add {missing.rstrip('.')}") + f" in {file}, then run again."
+        do = "; ".join(parts) if parts else f"obtain {missing.rstrip('.')} and name it"
+        return f"{do[0].upper()}{do[1:]} in {file}, then run again."
 
     @contextmanager
     def guard(self, id: str, question: str) -> Iterator[None]:
