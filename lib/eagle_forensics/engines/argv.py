@@ -1,0 +1,94 @@
+"""Launch arguments to a mapping, as argparse would read them: `--flag value`, `--flag=value`, bare flags, unique prefixes.
+
+Shell quoting is the caller's: `argv` is already split. Errors use argparse's own words.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=.*", re.DOTALL)
+_NUMBER = re.compile(r"-\d+(?:\.\d+)?")
+
+
+@dataclass
+class ParsedArgv:
+    """Arguments as written: typed where the flag is known."""
+
+    raw: dict[str, Any] = field(default_factory=dict)
+    """Destination (no dashes, underscores) -> value; True for a bare flag; text for a flag not in the table."""
+    env: dict[str, str] = field(default_factory=dict)
+    """`NAME=value` written before the first flag."""
+    notes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    """What argparse would refuse, in its words."""
+
+
+def parse_argv(argv: Sequence[str], kinds: Mapping[str, str], aliases: Mapping[str, str]) -> ParsedArgv:
+    """Reads `argv` with the flags of `kinds` (destination -> int, float, str, flag); other flags are kept as text and noted."""
+    out = ParsedArgv()
+    words = [str(word) for word in argv]
+    position = 0
+    while position < len(words) and not words[position].startswith("--"):
+        if _ASSIGNMENT.fullmatch(words[position]):
+            name, _, value = words[position].partition("=")
+            out.env[name] = value
+        position += 1
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if not word.startswith("--"):
+            out.notes.append(f"{word!r} belongs to no flag and is ignored here")
+            continue
+        spelled, equals, attached = word[2:].partition("=")
+        name = _destination(spelled, kinds, aliases, out)
+        kind = kinds.get(name)
+        values = [attached] if equals else []
+        if kind != "flag" and not equals:
+            while position < len(words) and not _is_flag(words[position]) and (kind is None or not values):
+                values.append(words[position])
+                position += 1
+        if name in out.raw:
+            out.notes.append(f"--{spelled} is given more than once; the last one counts")
+        out.raw[name] = _convert(spelled, kind, values, out)
+    return out
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not _NUMBER.fullmatch(word) and word != "-"
+
+
+def _destination(spelled: str, kinds: Mapping[str, str], aliases: Mapping[str, str], out: ParsedArgv) -> str:
+    name = spelled.replace("-", "_")
+    name = aliases.get(name, name)
+    if name in kinds:
+        return name
+    longer = sorted({aliases.get(known, known) for known in (*kinds, *aliases) if known.startswith(name)}) if len(name) > 5 else []
+    if len(longer) == 1:
+        out.notes.append(f"--{spelled} is read as --{longer[0].replace('_', '-')}: argparse accepts unique prefixes")
+        return longer[0]
+    near = difflib.get_close_matches(name, kinds, n=1, cutoff=0.88)
+    hint = f"; did you mean --{near[0].replace('_', '-')}?" if near else ""
+    out.notes.append(f"--{spelled} is not examined here{hint}")
+    return name
+
+
+def _convert(spelled: str, kind: str | None, values: list[str], out: ParsedArgv) -> Any:
+    if kind == "flag":
+        return True
+    if kind is None:
+        return True if not values else " ".join(values)
+    if not values:
+        out.errors.append(f"argument --{spelled}: expected one argument")
+        return None
+    if kind == "str":
+        return values[0]
+    try:
+        return {"int": int, "float": float}[kind](values[0])
+    except ValueError:
+        out.errors.append(f"argument --{spelled}: invalid {kind} value: {values[0]!r}")
+        return values[0]
