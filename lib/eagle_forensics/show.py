@@ -42,6 +42,11 @@ def safe(text: object, limit: int = 4000) -> str:
     return html.escape(raw)
 
 
+def prose(text: object) -> str:
+    """`safe`, with what stands between backticks as code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", safe(text))
+
+
 def theme() -> None:
     """Set the seaborn theme of all figures: quiet grid, colour-blind palette, titles that carry the answer."""
     import matplotlib as mpl
@@ -127,7 +132,7 @@ def findings(items: Iterable[Finding]) -> None:
 def finding_html(item: Finding) -> str:
     """One finding as a card: status, statement, figures, rival, refutation, remedy."""
     icon, colour = STATUS_LOOK[item.status]
-    rows: list[tuple[str, str]] = [("Question", safe(item.question))]
+    rows: list[tuple[str, str]] = [("Question", prose(item.question))]
     if item.observed is not None:
         rows.append(("Observed", safe(_number(item.observed)) + _carried(item)))
     if item.expected is not None:
@@ -136,11 +141,11 @@ def finding_html(item: Finding) -> str:
         rows.append(("Threshold", f"{safe(_number(item.threshold))} – {safe(item.threshold_why)}"))
     if item.competitor:
         c = item.competitor
-        rows.append(("Nearest rival", f"<code>{safe(c.fault)}</code>: {safe(c.margin)}. {safe(c.why_rejected)}"))
+        rows.append(("Nearest rival", f"<code>{safe(c.fault)}</code>: {prose(c.margin)}. {prose(c.why_rejected)}"))
     for label, value in (("Refuted by", item.refuted_by), ("Remedy", item.remedy), ("Predicted effect", item.predicted_effect),
                          ("Next step", item.next_step)):
         if value:
-            rows.append((label, safe(value)))
+            rows.append((label, prose(value)))
     if item.edits:
         rows.append(("Edits", "<br>".join(f"<code>{safe(e.file)}: {safe(e.key)} = {safe(e.value)}</code>"
                                           + (f" ({safe(e.applies_to)})" if e.applies_to else "") for e in item.edits)))
@@ -152,7 +157,7 @@ def finding_html(item: Finding) -> str:
     opened = " open" if item.status in (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE) else ""
     return (f'<details class="ef-finding ef-{item.status}" id="finding-{safe(item.id)}" style="border-left-color:{colour}"{opened}>'
             f'<summary><span class="ef-status ef-{item.status}" style="color:{colour}">{icon} {item.status}</span> '
-            f"<strong>{safe(item.statement)}</strong>{fault}</summary><dl>{body}</dl></details>")
+            f"<strong>{prose(item.statement)}</strong>{fault}</summary><dl>{body}</dl></details>")
 
 
 def _number(value: Any) -> Any:

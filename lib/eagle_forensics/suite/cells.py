@@ -48,7 +48,7 @@ def cells_html(notebook: Path, prefix: str) -> str:
     config = Config()
     config.TagRemovePreprocessor.enabled = True
     config.TagRemovePreprocessor.remove_cell_tags = {SKIP, "papermill-error-cell-tag"}
-    config.TagRemovePreprocessor.remove_input_tags = {HIDE_INPUT}
+    config.TagRemovePreprocessor.remove_input_tags = {HIDE_INPUT, "injected-parameters"}
     config.NbConvertBase.display_data_priority = list(SHOWN)
     config.HTMLExporter.preprocessors = [_DropLive, TagRemovePreprocessor]
     config.HTMLExporter.default_preprocessors = []

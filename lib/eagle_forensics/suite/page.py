@@ -32,7 +32,7 @@ def _environment() -> jinja2.Environment:
     loader = jinja2.FunctionLoader(asset)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
                                      undefined=jinja2.StrictUndefined, finalize=_visible)
-    environment.filters.update(status=_status, verdict=_verdict, value=_value)
+    environment.filters.update(prose=lambda text: Markup(show.prose(text)), status=_status, verdict=_verdict, value=_value)
     return environment
 
 

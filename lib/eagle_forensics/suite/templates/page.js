@@ -15,7 +15,7 @@ for (const table of document.querySelectorAll("table.dataframe")) {
       row.hidden = !words.every((word) => text.includes(word));
     }
   });
-  table.parentNode.insertBefore(box, table);
+  if (table.caption) table.caption.append(box); else table.before(box);
 }
 for (const region of document.querySelectorAll(".ef-table, pre")) {
   if (region.scrollWidth > region.clientWidth) region.tabIndex = 0;
