@@ -70,6 +70,10 @@ class Identification:
     samples: int
     depth_order: tuple[int, ...]
     """Slots by growing median norm: a hint of depth where no bank decides, never a proof."""
+    sequence: np.ndarray = field(repr=False, compare=False)
+    """`[N]`: sample number of every row."""
+    position: np.ndarray = field(repr=False, compare=False)
+    """`[N]`: position of every row in its sample."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -95,7 +99,7 @@ def identify(samples: Iterable[Sample], *, bank: Bank | None = None, weights: We
     slots = tuple(_slot(i, bench) for i in range(len(rows.planes)))
     glances = measure.glance(rows)
     return Identification(slots, table, glances, layers, len(rows), len(rows.samples),
-                          tuple(sorted(range(len(glances)), key=lambda i: glances[i].median_norm)), tuple(notes))
+                          tuple(sorted(range(len(glances)), key=lambda i: glances[i].median_norm)), rows.sequence, rows.position, tuple(notes))
 
 
 class _Bench:

@@ -6,7 +6,7 @@ others), so everything here is per token and summarised by medians over the ordi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -112,6 +112,8 @@ class Glance:
     sink_norm: float | None
     """Largest norm among the sinks; None without sinks."""
     sinks: int
+    norms: np.ndarray = field(repr=False, compare=False)
+    """`[N]` L2 norm of every row, in the order of the rows."""
 
 
 def glance(rows: Rows, *, values: int = 5) -> tuple[Glance, ...]:
@@ -127,7 +129,7 @@ def glance(rows: Rows, *, values: int = 5) -> tuple[Glance, ...]:
         low, middle, high = np.quantile(mine if len(mine) else norms[slot], [0.1, 0.5, 0.9])
         out.append(Glance(slot, rows.labels[slot], x.shape[1], len(x), tuple(float(v) for v in x[row, :values]), int(rows.position[row]),
                           float(middle), (float(low), float(high)),
-                          float(norms[slot][sink[slot]].max()) if sink[slot].any() else None, int(sink[slot].sum())))
+                          float(norms[slot][sink[slot]].max()) if sink[slot].any() else None, int(sink[slot].sum()), norms[slot]))
     return tuple(out)
 
 
