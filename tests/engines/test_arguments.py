@@ -186,3 +186,43 @@ def test_a_version_that_was_not_read_is_marked():
 def test_the_answer_is_json():
     answer = sglang("0.5.9", "--speculative-num-steps 1 --speculative-eagle-topk 1")
     assert set(json.loads(json.dumps(answer.to_json()))) >= {"engine", "version", "raw", "effective", "messages", "error", "sources", "assumed"}
+
+
+def vllm(config, line="", version="0.32.0", **kwargs):
+    text = config if isinstance(config, str) else json.dumps(config)
+    return resolve_args("vllm", version, ["serve", *shlex.split(line), "--speculative-config", text], **kwargs)
+
+
+def test_vllm_drafts_a_chain():
+    answer = vllm({"method": "eagle3", "model": "d", "num_speculative_tokens": 3}, "--tensor-parallel-size 2")
+    assert answer.error is None
+    assert triple(answer) == (3, 1, 3)
+    assert answer.effective["max_accept_length"] == 4 and answer.effective["algorithm"] == "eagle3"
+
+
+@pytest.mark.parametrize(("path", "draft_architecture", "method"), [
+    ("org/m-eagle3", None, "eagle3"), ("org/eagle-head", None, "eagle"), ("org/head", None, "draft_model"), ("org/head", "LlamaForCausalLMEagle3", "eagle3"),
+])
+def test_vllm_guesses_the_method_from_the_path(path, draft_architecture, method):
+    answer = vllm({"model": path, "num_speculative_tokens": 3}, draft_architecture=draft_architecture)
+    assert answer.effective["algorithm"] == method
+
+
+@pytest.mark.parametrize(("config", "text"), [
+    ("{", "is not JSON"), ("[1]", "must be a JSON object"),
+    ({"method": "eagle3", "num_speculative_tokens": 0}, "greater than zero"),
+    ({"method": "eagle3", "num_speculative_token": 3}, "did you mean 'num_speculative_tokens'"),
+    ({"method": "eagle3", "num_speculative_tokens": 3, "tensor_parallel_size": 1}, "draft_tensor_parallel_size"),
+    ({"method": "eagle3", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 2}, "cannot be other value than 1"),
+    ({"method": "eagle9", "num_speculative_tokens": 3}, "unsupported speculative method"),
+])
+def test_vllm_configs_that_are_refused(config, text):
+    assert text in vllm(config).error
+
+
+@pytest.mark.parametrize(("version", "env", "runner"), [
+    ("0.28.0", {}, "v1"), ("0.29.0", {}, "v2"), ("0.32.0", {"VLLM_USE_V2_MODEL_RUNNER": "0"}, "v1"),
+])
+def test_vllm_runner(version, env, runner):
+    config = {"method": "eagle3", "num_speculative_tokens": 3}
+    assert vllm(config, version=version, env=env, model_type="kimi_k25").effective["runner"] == runner

@@ -10,7 +10,7 @@ ORDER = ["0.4.6.post5", "0.4.10.post2", "0.5.0.dev1", "0.5.0", "0.5.9", "0.5.10r
 
 
 def test_releases_sort_as_they_were_published():
-    assert sorted(ORDER[::-1], key=version_key) == ORDER
+    assert sorted(ORDER[4:] + ORDER[:4], key=version_key) == ORDER
 
 
 @pytest.mark.parametrize(("text", "same"), [("v0.5.9", "0.5.9"), ("0.5.9+cu129", "0.5.9"), ("0.5", "0.5.0"), (" 0.5.10.POST1 ", "0.5.10.post1")])

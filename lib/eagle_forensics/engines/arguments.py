@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from eagle_forensics.engines import sglang_args
+from eagle_forensics.engines import sglang_args, vllm_args
 from eagle_forensics.engines.answers import ArgsAnswer
 from eagle_forensics.engines.versions import engine_name
 
@@ -23,7 +23,7 @@ def resolve_args(engine: str, version: str, argv: Sequence[str], *, architecture
     name = engine_name(engine)
     if isinstance(argv, str | bytes):
         raise ValueError("argv must be a list of arguments, already split; got one text")
-    if name == "sglang":
-        return sglang_args.resolve(version, argv, architecture=architecture, draft_architecture=draft_architecture,
-                                   model_type=model_type, env=env)
-    raise ValueError(f"argument rules of {name} are not written down yet; known: sglang")
+    resolvers = {"sglang": sglang_args.resolve, "vllm": vllm_args.resolve}
+    if name not in resolvers:
+        raise ValueError(f"argument rules of {name} are not written down; known: {', '.join(sorted(resolvers))}")
+    return resolvers[name](version, argv, architecture=architecture, draft_architecture=draft_architecture, model_type=model_type, env=env)
