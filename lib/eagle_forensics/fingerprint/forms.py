@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -87,19 +88,34 @@ def damaged_forms(x: torch.Tensor, patch: Patch, ordinary: np.ndarray, plain: fl
     out = []
     for state, family in FAMILIES:
         limit = min(THRESHOLDS["increment_error" if state is State.NO_RESIDUAL else "clean_error"], plain / THRESHOLDS["clean_ratio"])
-        found = [(float(np.median(measure.token_errors(a, h))), b, detail) for b, detail, a, h in family(x, patch, at) if len(a) >= 8]
+        found = [_fit(b, detail, a, h) for b, detail, a, h in family(x, patch, at) if len(a) >= 8]
         out += _best(state, found, limit, len(at))
-    return (*out, *_best(State.ROTATED, _gram(x, patch, at[:256]), THRESHOLDS["gram_error"], min(256, len(at))))
+    if plain >= THRESHOLDS["rotation_error"]:
+        out += _best(State.ROTATED, _gram(x, patch, at[:256]), THRESHOLDS["gram_error"], min(256, len(at)))
+    return tuple(out)
 
 
-def _best(state: State, found: list[tuple[float, Boundary, str]], limit: float, n: int) -> list[Form]:
+class _Fit(NamedTuple):
+    error: float
+    high: float
+    """90 % quantile: a form holds for the rows, not for most of them."""
+    boundary: Boundary
+    detail: str
+
+
+def _fit(boundary: Boundary, detail: str, a: torch.Tensor, h: torch.Tensor) -> _Fit:
+    middle, high = np.quantile(measure.token_errors(a, h), [0.5, 0.9])
+    return _Fit(float(middle), float(high), boundary, detail)
+
+
+def _best(state: State, found: list[_Fit], limit: float, n: int) -> list[Form]:
     if len(found) < 2:
         return []
-    (error, boundary, detail), (second, other, other_detail) = sorted(found, key=lambda f: f[0])[:2]
-    if detail == TWICE:
+    best, second = sorted(found, key=lambda f: f.error)[:2]
+    if best.detail == TWICE:
         state = State.NORMED_TWICE
-    holds = error <= limit and second > 0 and second >= THRESHOLDS["clean_ratio"] * error
-    return [Form(state, boundary, detail, error, second, f"{other}, {other_detail}", n, holds)]
+    holds = best.high <= limit and second.error > 0 and second.error >= THRESHOLDS["clean_ratio"] * best.error
+    return [Form(state, best.boundary, best.detail, best.error, second.error, f"{second.boundary}, {second.detail}", n, holds)]
 
 
 def _slices(x: torch.Tensor, patch: Patch, at: np.ndarray) -> Iterator[Candidate]:
@@ -164,7 +180,7 @@ def _scaled(x: torch.Tensor, patch: Patch, at: np.ndarray) -> Iterator[Candidate
         return
     for boundary, h in patch.states.items():
         factor = float(((x[at] * h[at]).sum(-1) / h[at].pow(2).sum(-1).clamp_min(1e-30)).median())
-        if factor > 0.02:
+        if factor > 0.02 and abs(factor - 1) > 0.1:
             yield boundary, f"every value times {factor:.3g}", x[at], factor * h[at]
 
 
@@ -173,10 +189,9 @@ FAMILIES: tuple[tuple[State, Callable[[torch.Tensor, Patch, np.ndarray], Iterato
 )
 
 
-def _gram(x: torch.Tensor, patch: Patch, at: np.ndarray) -> list[tuple[float, Boundary, str]]:
-    """Inner products of the rows, which survive a rotation: median over rows of |G_x - G_h| / |G_h|."""
+def _gram(x: torch.Tensor, patch: Patch, at: np.ndarray) -> list[_Fit]:
+    """Inner products of the rows, which survive a rotation: per row |G_x - G_h| / |G_h|."""
     if len(at) < 16 or x.shape[1] != patch.hidden:
         return []
     own = x[at] @ x[at].T
-    return [(float(np.median(measure.token_errors(own, h[at] @ h[at].T))), boundary, "inner products equal, values not")
-            for boundary, h in patch.states.items()]
+    return [_fit(boundary, "inner products equal, values not", own, h[at] @ h[at].T) for boundary, h in patch.states.items()]
