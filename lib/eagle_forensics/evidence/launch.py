@@ -194,11 +194,11 @@ def _from_yaml(text: str, origin: str) -> LaunchLine:
     if not isinstance(content, Mapping):
         raise EvidenceError(f"{origin}: holds a YAML {type(content).__name__}; expected flags and their values, or a compose file. Correct `serving.launch`.")
     for node in _nodes(content):
-        words = [*_words(node.get("command"), origin), *_words(node.get("args"), origin)]
+        words = _words(node, origin)
         argv = words if words and _is_flag(words[0]) else _server_arguments(words)
         if argv is not None:
             return _line(argv, origin, [], _yaml_env(node))
-    if any(isinstance(v, Mapping) and k not in (SPECULATIVE_CONFIG, "speculative-config") and ("command" in v or "image" in v) for k, v in content.items()):
+    if any({"command", "args", "image", "containers"} & set(node) for node in _nodes(content)):
         raise EvidenceError(f"{origin}: no service with a launch command; expected `command` with sglang.launch_server or `vllm serve`. Paste the launch line.")
     return _line(_spelled(content), origin, [], {})
 
@@ -213,15 +213,21 @@ def _nodes(value: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
         yield from _nodes(child, depth + 1)
 
 
-def _words(value: Any, origin: str) -> list[str]:
-    if isinstance(value, str):
-        return [word for command in shell.commands(value, origin) for word in command.words]
-    if not isinstance(value, list):
-        return []
-    words = [str(v) for v in value]
-    if len(words) == 3 and words[1].startswith("-") and words[1].endswith("c"):  # bash -c "..."
-        return _words(words[2], origin)
+def _words(node: Mapping[str, Any], origin: str) -> list[str]:
+    """The words of a service's `command` and `args`; a `bash -c` is looked into."""
+    words: list[str] = []
+    for value in (node.get("command"), node.get("args")):
+        if isinstance(value, str):
+            words += _shell_words(value, origin)
+        elif isinstance(value, list):
+            words += [str(v) for v in value]
+    if len(words) == 3 and re.match(r"^-[a-z]*c$", words[1]):
+        return _shell_words(words[2], origin)
     return words
+
+
+def _shell_words(text: str, origin: str) -> list[str]:
+    return [word for command in shell.commands(text, origin) for word in command.words]
 
 
 def _yaml_env(node: Mapping[str, Any]) -> dict[str, str]:

@@ -90,6 +90,8 @@ def _logical_lines(text: str, where: str) -> Iterable[tuple[int, str]]:
             yield start, "".join(buffer)
             buffer = []
         else:
+            if char in "<>":
+                _drop_descriptor(buffer)
             array = (array and char != ")") or (char == "(" and buffer[-1:] == ["="])
             buffer.append(" " if char == "\n" else char)
         if char == "\n":
@@ -103,6 +105,15 @@ def _logical_lines(text: str, where: str) -> Iterable[tuple[int, str]]:
             "Close it, or paste the launch line again."
         )
     yield start, "".join(buffer)
+
+
+def _drop_descriptor(buffer: list[str]) -> None:
+    """Remove the 2 of `2>` from the end of a line; the 16 of `16 >` is a word of its own and stays."""
+    digits = len(buffer)
+    while digits and buffer[digits - 1].isdigit():
+        digits -= 1
+    if digits == 0 or buffer[digits - 1].isspace():
+        del buffer[digits:]
 
 
 def _simple(logical: str) -> Iterable[list[str]]:
@@ -123,10 +134,7 @@ def _simple(logical: str) -> Iterable[list[str]]:
             array = []
         elif OPERATOR.match(word):
             skip = "<" in word or ">" in word
-            if skip:
-                if words and words[-1].isdigit():
-                    words.pop()
-            else:
+            if not skip:
                 yield words
                 words = []
         elif skip:
