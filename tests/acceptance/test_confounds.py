@@ -5,7 +5,7 @@ import pandas as pd
 from eagle_forensics.acceptance.confounds import baseline_for, compare
 from eagle_forensics.acceptance.runs import runs
 
-BASE = {"label": "base", "speculative": 0, "engine": "sglang", "engine_version": "0.5.9", "temperature": 0.0, "concurrency": 1,
+BASE = {"label": "base", "speculative": 0, "steps": 0, "draft_tokens": 1, "engine": "sglang", "engine_version": "0.5.9", "temperature": 0.0, "concurrency": 1,
         "prompts_hash": "p", "env_hash": "e", "tokens_per_second": 90.0}
 SPEC = {**BASE, "label": "spec", "speculative": 1, "steps": 3, "topk": 1, "draft_tokens": 4, "accept_length": 2.0}
 
