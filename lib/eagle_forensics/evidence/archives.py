@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import pickle
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,11 +54,15 @@ def load_archive(path: Path | str) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a hostile pickle may raise anything
         reason = " ".join(str(error).split())
-        marker = reason.find("Unsupported")
+        if isinstance(error, pickle.UnpicklingError):
+            wanted = re.search(r"GLOBAL ([\w.]+)", reason)
+            raise EvidenceError(
+                f"{path}: opening it would need {wanted[1] if wanted else 'more than tensors'}, that is, run code of the file; expected only tensors, "
+                "numbers, strings, lists and dicts. It was refused: export it as safetensors where it was made."
+            ) from None
         raise EvidenceError(
-            f"{path}: torch cannot open it as plain tensors ({type(error).__name__}: {reason[marker if marker > 0 else 0 :][:240]}); expected "
-            "a file of torch.save in zip format that holds only tensors, numbers, strings, lists and dicts. It is refused because "
-            "opening more would run code of the file: export it as safetensors where it was made."
+            f"{path}: no torch archive ({type(error).__name__}: {reason.split('. ')[0][:160]}); expected a file of torch.save in zip format. "
+            "Copy it again, or export the checkpoint as safetensors."
         ) from None
 
 

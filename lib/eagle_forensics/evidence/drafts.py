@@ -63,7 +63,7 @@ def read_draft(path: Path | str) -> Draft:
     hidden = configs.integer(config, "hidden_size", where=file)
     heads, kv_heads, head_dim, sizes = _heads(config, hidden, file)
     tensors, unknown, name_notes = map_tensors(files, sizes)
-    claims = _Claims(config, eagle, file, tensors)
+    claims = _Claims(config, file, tensors, weights=bool(files))
     ids, id_notes = _claimed_ids(config, file)
     rope, rope_notes = configs.rope(config, file)
     architectures = configs.strings(config, "architectures", file)
@@ -214,8 +214,8 @@ def _provenance(config: Mapping[str, Any], metadata: Mapping[str, str]) -> list[
 class _Claims:
     """Config against weights: the weights win, every disagreement becomes a note."""
 
-    def __init__(self, config: Mapping[str, Any], eagle: Mapping[str, Any], file: Path, tensors: Mapping[str, TensorInfo]) -> None:
-        self.config, self.eagle, self.file, self.tensors = config, eagle, file, tensors
+    def __init__(self, config: Mapping[str, Any], file: Path, tensors: Mapping[str, TensorInfo], *, weights: bool) -> None:
+        self.config, self.file, self.tensors, self.weights = config, file, tensors, weights
         self.notes: list[str] = []
 
     def size(self, name: str, axis: int) -> int | None:
@@ -240,7 +240,7 @@ class _Claims:
 
     def layers(self) -> int:
         claimed, found = configs.integer(self.config, "num_hidden_layers", where=self.file), count_layers(self.tensors)
-        if not self.tensors:
+        if not self.weights:
             self.notes.append(f"without weights the number of layers is the config's: {claimed or 1}.")
             return claimed or 1
         if claimed is not None and claimed != found:
@@ -257,7 +257,7 @@ class _Claims:
             if claimed is not None and claimed != width // target_hidden:
                 self.notes.append(f"config.json says num_aux_hidden_states {claimed}, fc was built for {width // target_hidden}.")
             return width // target_hidden
-        if self.tensors:
+        if self.weights:
             self.notes.append("the weights hold no fc.weight: nothing joins the aux planes.")
             return None
         listed = next((len(v) for v in (ids.nested, ids.top_level, ids.nested_layer_ids) if v), None)
@@ -279,7 +279,7 @@ class _Claims:
         if "efficient_lm_head_config" in self.config or any("Eagle4" in a for a in architectures):
             self.notes.append("this is an EAGLE-4 head, which is outside this suite: its files are listed, not judged.")
             return "eagle4"
-        if not self.tensors:
+        if not self.weights:
             return "eagle3_mla" if self.config.get("kv_lora_rank") else "eagle3_llama"
         if "mask_hidden" in self.tensors:
             return "peagle"
