@@ -23,6 +23,7 @@ from nbconvert.preprocessors import Preprocessor, TagRemovePreprocessor
 from traitlets.config import Config
 
 from eagle_forensics import show
+from eagle_forensics.suite.terminal import without_escapes
 
 HIDE_INPUT, SKIP = "hide-input", "skip-execution"
 SHOWN = ("text/html", "image/png", "image/jpeg", "text/markdown", "text/plain")
@@ -38,7 +39,6 @@ _STYLES = CSSSanitizer(allowed_css_properties=["color", "background-color", "bor
                                                "width", "max-width", "white-space"])
 _LINK = re.compile(r'<a href="([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 _MATH = re.compile("\ue000(\\d+)\ue001")
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 TEXT_LIMIT = 20_000
 
 
@@ -90,7 +90,7 @@ def _allowed(tag: str, name: str, value: str) -> bool:
 
 def plain_text(text: str) -> str:
     """Terminal text as escaped text: escape sequences dropped, of each carriage-return line the last state kept."""
-    text = _ESCAPES.sub("", text)
+    text = without_escapes(text)
     text = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
     return show.safe(text, TEXT_LIMIT)
 

@@ -65,7 +65,7 @@ def _not_complete(name: str, outcome: NotebookOutcome | None) -> Finding:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     reason = outcome.reason if outcome else f"{name} has not reached its last cell."
     return Finding(id=f"run.{slug}", question=f"Did {name} run to its end?", status=Status.ERROR, statement=reason, notebook=name,
-                   next_step="Resolve the reason and run again: what is finished is kept only in an interrupted run.")
+                   next_step="Resolve the reason given here, then give the same command again.")
 
 
 def _unique(found: Sequence[Finding]) -> list[Finding]:

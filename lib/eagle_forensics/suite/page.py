@@ -32,7 +32,8 @@ def _environment() -> jinja2.Environment:
     loader = jinja2.FunctionLoader(asset)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
                                      undefined=jinja2.StrictUndefined, finalize=_visible)
-    environment.filters.update(prose=lambda text: Markup(show.prose(text)), status=_status, verdict=_verdict, value=_value)
+    environment.filters.update(prose=lambda text: Markup(show.prose(text)), status=_status, verdict=_verdict, verdict_icon=_verdict_icon, value=value_text,
+                               status_or_value=_status_or_value)
     return environment
 
 
@@ -63,14 +64,27 @@ def _verdict(value: str | None) -> Markup:
     return Markup(f'<span class="ef-status ef-{value.lower()}">{VERDICT_LOOK[value]} {value}</span>')
 
 
-def _value(value: Any) -> str:
+def _verdict_icon(value: str | None) -> Markup:
+    """The icon alone, with the word for who cannot see it and as a tooltip."""
+    if value not in VERDICT_LOOK:
+        return Markup('<span class="ef-status ef-skipped" title="not run">–</span>')
+    return Markup(f'<span class="ef-status ef-{value.lower()}" title="{value}" role="img" aria-label="{value}">{VERDICT_LOOK[value]}</span>')
+
+
+def _status_or_value(value: Any) -> Any:
+    if isinstance(value, str) and value in VERDICT_LOOK:
+        return _verdict(value)
+    return _status(value) if isinstance(value, str) and value in set(Status) else value_text(value)
+
+
+def value_text(value: Any) -> str:
     """A figure or list of a finding as text."""
     if value is None:
         return "–"
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(value_text, value)) + "]"
     if isinstance(value, dict):
-        return ", ".join(f"{k} {_value(v)}" for k, v in value.items())
+        return ", ".join(f"{k} {value_text(v)}" for k, v in value.items())
     return str(value)
