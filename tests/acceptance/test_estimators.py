@@ -6,12 +6,17 @@ from hypothesis import strategies as st
 
 from eagle_forensics import stats
 from eagle_forensics.acceptance import estimators as e
+from eagle_forensics.engines.metrics import (
+    accept_length_from_survival,
+    counts_to_accept_length,
+    survival_from_histogram,
+)
 
 rates = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8)
 
 
 def test_counters_of_a_published_run():
-    al = e.accept_length(12208, 4816)
+    al = counts_to_accept_length(12208, 4816)
     assert al == pytest.approx(3.535, abs=5e-4)
     assert e.DRAFT_RATE.rate(al, 7) == pytest.approx(12208 / 33712) == pytest.approx(0.362, abs=5e-4)
 
@@ -41,7 +46,7 @@ def test_a_position_never_reached_has_no_conditional_rate():
 @given(rates)
 def test_a_sweep_over_steps_gives_back_survival(conditional):
     survival = e.survival_of(conditional)
-    sweep = {k: e.accept_length_of_survival(survival[:k]) for k in range(1, len(survival) + 1)}
+    sweep = {k: accept_length_from_survival(survival[:k]) for k in range(1, len(survival) + 1)}
     assert e.survival_of_sweep(sweep) == pytest.approx(survival)
 
 
@@ -53,15 +58,15 @@ def test_a_sweep_with_a_gap_is_refused():
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=9).filter(sum))
 def test_histogram_and_survival_give_one_accept_length(counts):
     al = e.from_histogram(counts)
-    assert al.value == pytest.approx(e.accept_length_of_survival(e.survival_of_histogram(counts)))
+    assert al.value == pytest.approx(accept_length_from_survival(survival_from_histogram(counts)))
     assert al.value - al.low == pytest.approx(
-        e.sampling_half_width(al.value, sum(counts), len(counts), e.survival_of_histogram(counts)), abs=1e-6)
+        e.sampling_half_width(al.value, sum(counts), len(counts), survival_from_histogram(counts)), abs=1e-6)
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=9).filter(sum))
 def test_without_survival_the_sampling_error_is_never_understated(counts):
     al, rounds = e.from_histogram(counts), sum(counts)
-    known = e.sampling_half_width(al.value, rounds, len(counts), e.survival_of_histogram(counts))
+    known = e.sampling_half_width(al.value, rounds, len(counts), survival_from_histogram(counts))
     assert e.sampling_half_width(al.value, rounds, len(counts)) >= known - 1e-9
 
 
@@ -92,3 +97,14 @@ def test_contradictions_are_named(al, ceiling, survival, word):
 def test_consistent_figures_are_not_accused():
     assert e.contradictions(stats.printed(2.019, 3), 4, (0.544, 0.303, 0.172)) == ()
     assert e.contradictions(stats.printed(2.0, 1), 2, (1.0,)) == ()
+
+
+@pytest.mark.parametrize(("engine", "version", "nothing_accepted"), [("sglang", "0.5.10", 0.25), ("sglang", "0.5.13", 0.0), ("vllm", "0.32.0", 0.0)])
+def test_the_stated_definition_follows_engine_and_version(engine, version, nothing_accepted):
+    stated = e.stated_rate(engine, version, 3)
+    assert stated.rate(1.0, 3) == nothing_accepted and version in stated.name
+
+
+@pytest.mark.parametrize("unknown", [(None, "1"), ("sglang", None), ("trtllm", "1.0")])
+def test_an_unknown_definition_is_not_guessed(unknown):
+    assert e.stated_rate(*unknown, 3) is None

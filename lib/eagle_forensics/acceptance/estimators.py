@@ -1,20 +1,25 @@
-"""Accept length and acceptance rates: how they are computed, converted and checked against each other.
+"""Acceptance with its uncertainty, its two forms per position, and the checks of figures against each other.
 
 Survival S_i: share of rounds that accepted at least i drafts. Conditional a_i: share of the rounds that reached position i
-and accepted it. Accept length AL = 1 + sum of survivals, the bonus token included. What an engine *prints* under which name
-is `engines/`; a definition reaches this module as the two facts it consists of.
+and accepted it. Accept length AL = 1 + sum of survivals, the bonus token included. What an engine prints under which name,
+and the plain conversions, are `engines.metrics`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from operator import mul
 
 import numpy as np
 
 from eagle_forensics import stats
+from eagle_forensics.engines.metrics import (
+    accept_length_from_survival,
+    accept_length_to_accept_rate,
+    survival_from_histogram,
+)
 
 TOLERANCE = 0.03
 """Largest gap between two accept lengths that stay one figure: the prefill token alone moves SGLang's by 0.023 (2.153 and 2.130
@@ -43,11 +48,17 @@ TOKEN_RATE = RateDefinition("tokens per round / (steps + 1)", True, True)
 KNOWN_RATES = (DRAFT_RATE, TOKEN_RATE)
 
 
-def accept_length(accepted: float, rounds: float) -> float:
-    """AL = 1 + accepted drafts / verify rounds. Raises ValueError without a round."""
-    if rounds <= 0:
-        raise ValueError(f"an accept length needs at least one verify round, got {rounds}")
-    return 1 + accepted / rounds
+def stated_rate(engine: str | None, version: str | None, steps: int) -> RateDefinition | None:
+    """The definition that this engine and version print, by `engines.metrics`; None where it is not known."""
+    if not engine or not version or steps < 1:
+        return None
+    tokens = steps + 1 if engine.lower() == "sglang" else steps
+    try:
+        nothing_accepted = accept_length_to_accept_rate(engine, version, 1.0, draft_tokens=tokens)
+    except ValueError:
+        return None
+    known = DRAFT_RATE if nothing_accepted == 0 else TOKEN_RATE
+    return replace(known, name=f"{known.name}, the definition of {engine} {version}")
 
 
 def accept_length_of_requests(accepted: Sequence[float], rounds: Sequence[float], *, seed: int = 0) -> stats.Estimate:
@@ -67,11 +78,6 @@ def conditional_of(survival: Sequence[float]) -> tuple[float | None, ...]:
     return tuple(s / b if b > 0 else None for s, b in zip(survival, before, strict=True))
 
 
-def accept_length_of_survival(survival: Sequence[float]) -> float:
-    """AL = 1 + sum of survivals."""
-    return 1 + sum(survival)
-
-
 def survival_of_sweep(accept_lengths: Mapping[int, float]) -> tuple[float, ...]:
     """Survival from a sweep over steps 1..k: S_i = AL(i) - AL(i-1), AL(0) = 1. Raises ValueError if a step count is missing."""
     steps = sorted(accept_lengths)
@@ -88,7 +94,7 @@ def constant_acceptance(al: float, steps: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if accept_length_of_survival(survival_of([middle] * steps)) < al else (low, middle)
+        low, high = (middle, high) if accept_length_from_survival(survival_of([middle] * steps)) < al else (low, middle)
     return (low + high) / 2
 
 
@@ -96,26 +102,12 @@ def from_histogram(counts: Sequence[int]) -> stats.Estimate:
     """AL from a histogram of rounds: counts[j] rounds accepted exactly j drafts. Interval: 1.96 sd / sqrt(rounds).
 
     Rounds are taken as independent, which they nearly are given the text; over few requests prefer
-    `accept_length_of_requests`. Raises ValueError without a round.
+    `accept_length_of_requests`. Raises ValueError for a histogram without a round.
     """
-    weights = np.asarray(counts, float)
-    rounds = weights.sum()
-    if rounds <= 0:
-        raise ValueError("an accept length needs at least one verify round; the histogram is empty")
-    accepted = np.arange(len(weights))
-    mean = float((weights * accepted).sum() / rounds)
-    variance = float((weights * (accepted - mean) ** 2).sum() / rounds)
-    half = 1.96 * (variance / rounds) ** 0.5
-    return stats.Estimate(1 + mean, 1 + mean - half, 1 + mean + half, int(rounds), int(rounds), "standard error of the histogram")
-
-
-def survival_of_histogram(counts: Sequence[int]) -> tuple[float, ...]:
-    """Share of rounds that accepted at least 1, 2, ... drafts."""
-    total = sum(counts)
-    if total <= 0:
-        raise ValueError("survival needs at least one verify round; the histogram is empty")
-    reached = list(accumulate(reversed(counts)))[::-1]
-    return tuple(r / total for r in reached[1:])
+    survival = survival_from_histogram(counts)
+    al, rounds = accept_length_from_survival(survival), int(sum(counts))
+    half = sampling_half_width(al, rounds, len(counts), survival)
+    return stats.Estimate(al, al - half, al + half, rounds, rounds, "standard error of the histogram")
 
 
 def sampling_half_width(al: float, rounds: int, ceiling: float, survival: Sequence[float] | None = None) -> float:
@@ -139,8 +131,8 @@ def meanings(rates: Sequence[float], al: float, tolerance: float = TOLERANCE) ->
     Several or none are honest answers. Source of the rule: published cards that label survival "conditional".
     """
     candidates = {
-        "survival": accept_length_of_survival(rates),
-        "conditional": accept_length_of_survival(survival_of(rates)),
+        "survival": accept_length_from_survival(rates),
+        "conditional": accept_length_from_survival(survival_of(rates)),
         "no bonus": sum(rates),
     }
     return tuple(name for name, value in candidates.items() if abs(value - al) < tolerance)
@@ -159,7 +151,7 @@ def contradictions(al: stats.Estimate | None, ceiling: float | None, survival: S
         if rising:
             found.append(f"acceptance rises at position {rising[0]}: these are conditional rates, not survival")
         elif al is not None:
-            total = accept_length_of_survival(survival)
+            total = accept_length_from_survival(survival)
             if not al.low - tolerance <= total <= al.high + tolerance:
                 found.append(f"per-position survival sums to an accept length of {total:.3f}, the table says {al.value:g}")
         if ceiling is not None and len(survival) > ceiling - 1:

@@ -5,7 +5,7 @@ Sources of the rules: the definitions of `estimators`, the ceiling test of `ceil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle_forensics import faults, stats
@@ -14,7 +14,13 @@ from eagle_forensics.acceptance import confounds as _confounds
 from eagle_forensics.acceptance import cost as _cost
 from eagle_forensics.acceptance import prediction as _prediction
 from eagle_forensics.acceptance.ceiling import Ceiling, Outcome
-from eagle_forensics.acceptance.estimators import DRAFT_RATE, KNOWN_RATES, contradictions
+from eagle_forensics.acceptance.estimators import (
+    DRAFT_RATE,
+    KNOWN_RATES,
+    RateDefinition,
+    contradictions,
+    stated_rate,
+)
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
@@ -22,17 +28,15 @@ NOTEBOOK = "04_accept_length"
 FEW_TOKENS = 10
 """Of 982 greedy responses of a real model 99 % hold 15 distinct tokens or more; the five that loop hold 3 to 5."""
 
-RateOf = Callable[[Run], Any]
-"""Gives the definition behind a run's printed accept rate (anything with `name` and `rate(accept_length, steps)`), or None."""
-
 
 def evaluate(runs: Sequence[Run], *, predicted: Mapping[str, Any] | None = None, served: str | None = None,
-             configured_steps: int | None = None, rate_of: RateOf | None = None,
-             wiring_faults: Mapping[str, str] | None = None) -> list[Finding]:
+             configured_steps: int | None = None, wiring_faults: Mapping[str, str] | None = None,
+             problems: Sequence[str] = ()) -> list[Finding]:
     """All findings of notebook 04, prediction first. `predicted` is notebook 02's record, `served` the name in it of the wiring
-    that the engine is known to serve, `wiring_faults` the fault slug of each wiring."""
+    that the engine is known to serve, `wiring_faults` the fault slug of each wiring, `problems` the rows that the reader of the
+    table left out (`frame.attrs["problems"]`)."""
     return [prediction(runs, predicted, served=served, wiring_faults=wiring_faults), ceiling(runs, predicted),
-            steps(runs, configured_steps), definition(runs, rate_of), confounded(runs), sanity(runs)]
+            steps(runs, configured_steps), definition(runs, problems), confounded(runs), sanity(runs)]
 
 
 def ceiling(runs: Sequence[Run], predicted: Mapping[str, Any] | None = None) -> Finding:
@@ -163,7 +167,7 @@ def steps(runs: Sequence[Run], configured: int | None = None) -> Finding:
         next_step="Confirm with a fresh run at the recommended steps; repeat the sweep for every concurrency that matters.")
 
 
-def definition(runs: Sequence[Run], rate_of: RateOf | None = None) -> Finding:
+def definition(runs: Sequence[Run], problems: Sequence[str] = ()) -> Finding:
     """Do the printed accept lengths and rates agree with their definitions and with each other?"""
     common: dict[str, Any] = {"id": "acceptance.definition", "notebook": NOTEBOOK,
                               "question": "Do accept lengths and rates mean what they are taken to mean?"}
@@ -175,7 +179,7 @@ def definition(runs: Sequence[Run], rate_of: RateOf | None = None) -> Finding:
         if run.accept_rate is None or run.accept_length is None or run.steps is None:
             continue
         checked += 1
-        stated = rate_of(run) if rate_of else None
+        stated = stated_rate(run.engine, run.engine_version, run.steps)
         fitting = [d for d in ([stated] if stated else KNOWN_RATES) if _rate_fits(run, d)]
         true = DRAFT_RATE.rate(run.accept_length.value, run.steps)
         if not fitting:
@@ -185,6 +189,11 @@ def definition(runs: Sequence[Run], rate_of: RateOf | None = None) -> Finding:
                          f"by {name}{should}; the share of accepted drafts is {true:.2f}")
         elif not run.accept_rate.low <= true <= run.accept_rate.high and not _rate_fits(run, DRAFT_RATE):
             meaning.append(f"{run.label}: accept rate {run.accept_rate.value:g} is {fitting[0].name}; the share of accepted drafts is {true:.2f}")
+    if problems and not wrong:
+        return Finding(**common, status=Status.INCONCLUSIVE, n=checked, observed=len(problems), expected=0, unit="rows left out",
+                       statement=f"{_plural(len(problems), 'row')} of the table cannot be and enter no figure: {'; '.join(problems)}",
+                       next_step="Correct these rows; an accept length above steps + 1 usually counts by another definition.",
+                       evidence=tuple(Evidence(note=p) for p in problems))
     if not checked:
         return Finding(**common, status=Status.SKIPPED, next_step="Write accept_length, steps and accepted_per_position or accept_rate.",
                        statement="No run has two figures of acceptance that could contradict each other: definitions were not checked.")
@@ -324,7 +333,7 @@ def _rival_wiring(m: _prediction.Match, accused: str) -> Competitor:
                       why_rejected=f"it would accept {_range(rival.predicted)}")
 
 
-def _rate_fits(run: Run, definition: Any) -> bool:
+def _rate_fits(run: Run, definition: RateDefinition) -> bool:
     al, printed = run.accept_length, run.accept_rate
     return definition.rate(al.low, run.steps) <= printed.high and printed.low <= definition.rate(al.high, run.steps)
 

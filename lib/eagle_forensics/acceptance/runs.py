@@ -107,29 +107,28 @@ def _run(row: dict[str, Any], index: int, coarsest: dict[str, int]) -> Run:
     for name in _FIGURES:
         number = _number(row.get(name), name, label)
         values[name] = None if number is None else stats.printed(number, _decimals(row[name], coarsest[name]))
-    for name in ("accept_length", "tokens_per_second"):
-        if values[name] is not None and values[name].value <= 0:
-            raise ValueError(f"measurements, {label}: {name} is {row[name]!r}; expected a number above 0")
+    if values["tokens_per_second"] is not None and values["tokens_per_second"].value <= 0:
+        values["tokens_per_second"] = None  # a run that produced nothing was not a measurement of speed
     values["survival"] = _survival(row.get("accepted_per_position"), label)
     return Run(**values)
 
 
 def _survival(cell: Any, label: str) -> tuple[float, ...] | None:
-    if _empty(cell):
+    if _missing(cell):
         return None
     parts = cell.split(";") if isinstance(cell, str) else cell if isinstance(cell, list | tuple) else [cell]
-    rates = tuple(_number(p, "accepted_per_position", label) for p in parts if not _empty(p))
+    rates = tuple(_number(p, "accepted_per_position", label) for p in parts if not _missing(p))
     if any(not 0 <= r <= 1 for r in rates):
         raise ValueError(f"measurements, {label}: accepted_per_position is {cell!r}; expected shares from 0 to 1, `0.6;0.4;0.2`")
     return rates or None
 
 
-def _empty(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, str) and not cell.strip()) or (not isinstance(cell, str | list | tuple) and cell != cell)
-
-
 def _missing(cell: Any) -> bool:
-    return _empty(cell) or type(cell).__name__ in ("NAType", "NaTType")
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(cell, str):
+        return not cell.strip()
+    return not isinstance(cell, list | tuple) and bool(cell != cell)
 
 
 def _text(cell: Any) -> str | None:
