@@ -1,0 +1,185 @@
+"""The findings of notebook 05: is NCCL on the path, are its settings what was meant, what is sent, what would have to be measured.
+
+Nothing here tunes anything: without a log and a measurement at decode size the answer is what to capture, with the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eagle_forensics import faults
+from eagle_forensics.evidence.nccl_logs import NcclLog, NcclTests
+from eagle_forensics.finding import Competitor, Evidence, Finding, Status
+from eagle_forensics.nccl.audit import Host, audit, not_live
+from eagle_forensics.nccl.issue import ERROR, INFO
+from eagle_forensics.nccl.sizes import MessagePlan, saving_ms
+
+NOTEBOOK = "05_nccl_tuning"
+LOG_ENV = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING NCCL_DEBUG_FILE=nccl.%h.%p.log"
+DECODE_LIMIT = 256 * 1024
+"""Bytes above which a row says nothing about decode: 16 tokens at hidden 7168 are 229,376 bytes."""
+
+
+def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | None = None, env: Mapping[str, str] | None = None,
+             process_env: Mapping[str, str] | None = None, host: Host | None = None, log: NcclLog | None = None,
+             tests: Sequence[NcclTests] = (), topology: Mapping[str, int] | None = None) -> list[Finding]:
+    """All findings of notebook 05. `tp`: tensor parallel size; `device`: `cpu`, `cuda`, None if unknown; the rest where the case has it."""
+    off = _off(tp, device)
+    return [path(tp, device), environment(env, host or Host(), process_env, off=off), messages(plan, tp, device), graph(log, plan, tests, off=off),
+            curve(tests, plan, off=off), links(topology, off=off)]
+
+
+def path(tp: int | None, device: str | None = None) -> Finding:
+    """Is NCCL on the path of a served token?"""
+    common: dict[str, Any] = {"id": "nccl.path", "question": "Is NCCL on the path of a served token?", "notebook": NOTEBOOK}
+    off = _off(tp, device)
+    if off:
+        return Finding(**common, status=Status.PASS, observed=tp, unit="tensor parallel size",
+                       statement=f"NCCL is not on the path: {off}. No interconnect setting can change speed or acceptance here.")
+    if tp is None:
+        return Finding(**common, status=Status.SKIPPED, statement="The tensor parallel size is not known: whether NCCL is on the path was not decided.",
+                       next_step="Give the launch line (--tp) in the case.")
+    return Finding(**common, status=Status.INCONCLUSIVE, required=False, observed=tp, unit="tensor parallel size",
+                   statement=f"{tp} ranks exchange hidden states twice a layer. Whether NCCL or a custom kernel carries them, the log of the engine says.",
+                   next_step="Look for \"Custom allreduce is disabled\" in the server log; more than two PCIe GPUs always use NCCL.")
+
+
+def environment(env: Mapping[str, str] | None, host: Host, process_env: Mapping[str, str] | None = None, *, off: str | None = None) -> Finding:
+    """Does NCCL take its environment as it was meant?"""
+    common: dict[str, Any] = {"id": "nccl.environment", "question": "Does NCCL take its environment as it was meant?", "notebook": NOTEBOOK}
+    if off:
+        return Finding(**common, status=Status.SKIPPED, statement=f"Nothing reads it: {off}.")
+    if env is None:
+        return Finding(**common, status=Status.SKIPPED, statement="The environment of the served process is not in the case: it was not audited.",
+                       next_step="Save it on the serving host: tr '\\0' '\\n' < /proc/PID/environ, of a scheduler process, and name the file as serving.env.")
+    settings = sorted(n for n in env if n.startswith("NCCL_"))
+    issues = audit(env, host) + (not_live(env, process_env) if process_env is not None else ())
+    errors = [i for i in issues if i.severity == ERROR]
+    notes = [i for i in issues if i.severity not in (ERROR, INFO)]
+    version = f"NCCL {host.nccl}" if host.nccl else "an unknown NCCL version (rules that depend on it were not applied)"
+    evidence = tuple(Evidence(note=f"{i.severity}: {i.variable}: {i.message}. {i.fix} [{i.code}]", source="NCCL source, rules.toml") for i in issues)
+    if errors:
+        first = errors[0]
+        return Finding(
+            **common, status=Status.FAIL, fault="nccl.env-ignored", observed=[i.code for i in errors], expected=[], n=len(settings),
+            statement=f"{len(errors)} of {len(settings)} NCCL settings do not do what they say, for {version}: "
+                      + "; ".join(f"{i.variable}: {i.message}" for i in errors) + ".",
+            competitor=Competitor(fault="nccl.wrong-size", margin=f"{len(errors)} settings fail before any message is sent",
+                                  why_rejected="there the setting is live and only large messages gain; these are not taken as meant at any size"),
+            refuted_by=f"The log of the served process (NCCL_DEBUG_SUBSYS with ENV) shows {first.variable} set and the choice of algorithm changed by it.",
+            evidence=evidence, remedy=" ".join(f"{i.variable}: {i.fix}" for i in errors), next_step=f"Start again with {LOG_ENV} and look for \"set by environment\".")
+    if not settings:
+        return Finding(**common, status=Status.PASS, observed=[], expected=[], n=0, evidence=evidence, statement="No NCCL variable is set: NCCL's defaults apply.")
+    live = "" if process_env is not None else " That they reach the process is not proven."
+    warned = " Side effects: " + "; ".join(f"{i.variable}: {i.message}" for i in notes) + "." if notes else ""
+    return Finding(**common, status=Status.PASS, observed=[], expected=[], n=len(settings), evidence=evidence,
+                   statement=f"{len(settings)} NCCL settings ({', '.join(settings)}) are taken as written, for {version}.{warned}{live}")
+
+
+def messages(plan: MessagePlan | None, tp: int | None, device: str | None = None) -> Finding:
+    """What does decode send, and how often?"""
+    common: dict[str, Any] = {"id": "nccl.plan", "question": "What does one verify forward send, and how often?", "notebook": NOTEBOOK, "required": False}
+    off = _off(tp, device)
+    if off:
+        return Finding(**common, status=Status.SKIPPED, statement=f"Nothing is sent: {off}.")
+    if plan is None:
+        return Finding(**common, status=Status.SKIPPED, statement="The target's config or the tensor parallel size is missing: message sizes are not known.",
+                       next_step="Name the target folder (config.json suffices) and the launch line in the case.")
+    return Finding(**common, status=Status.SKIPPED, observed={"bytes": plan.bytes, "all_reduces": plan.count}, unit="bytes",
+                   statement=f"A verify forward of {plan.tokens} tokens sends {plan.count} all-reduces of {plan.bytes:,} bytes each between {plan.tp} ranks "
+                   f"(and {plan.draft_count} smaller ones in the draft steps). Every 10 us on one of them are {plan.verify_ms(10):.2f} ms a round. "
+                   "Nothing is measured yet; large-message bandwidth says nothing about this size.",
+                   next_step=f"Measure at these sizes, under the server's own environment: {plan.nccl_tests}",
+                   evidence=(Evidence(note="2 all-reduces a layer and 1 for the embedding", source="sglang 0.5.9 deepseek_v2.py:621, 699, 755"),))
+
+
+def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[NcclTests] = (), *, off: str | None = None) -> Finding:
+    """Did NCCL find its way through the machine, and which protocol does it choose at decode size?"""
+    common: dict[str, Any] = {"id": "nccl.graph", "question": "Did NCCL recognise the machine, and what does it choose at decode size?", "notebook": NOTEBOOK}
+    if off or log is None:
+        why = off or "no NCCL log is in the case. It would tell a failed topology search (one channel, Simple) from a healthy choice (LL)"
+        return Finding(**common, status=Status.SKIPPED, statement=f"NCCL's choice was not checked: {why}.",
+                       next_step=None if off else f"Start the server once with {LOG_ENV}")
+    pick = log.pick(plan.bytes if plan else 43008)
+    chosen = f"{pick.algorithm}/{pick.protocol} at {pick.bytes:,} bytes" if pick else "no choice logged at decode size"
+    lost = [p for p in log.patterns if p.is_fallback]
+    seen = [f"pattern {p.pattern}: bandwidth {p.bandwidth:g} GB/s, {p.link}, {p.channels} channels" for p in log.patterns]
+    evidence = tuple(Evidence(note=n, path=str(log.path)) for n in [*seen, *(f"{k}: {v} channel lines" for k, v in log.transports.items()), chosen])
+    if lost or log.lost_patterns:
+        effect = _effect(plan, tests)
+        text = f"bandwidth {lost[0].bandwidth:g} GB/s, {lost[0].link}, {lost[0].channels} channel(s)" if lost else f"no path for pattern {log.lost_patterns[0]}"
+        return Finding(
+            **common, status=Status.FAIL, fault="nccl.graph-fallback", observed=text, expected="a bandwidth above 0.1 GB/s, LL at decode size",
+            threshold=0.1, threshold_why="the value NCCL's graph search writes when it finds no path (search.cc)", unit="GB/s",
+            statement=f"NCCL's topology search failed and fell back: {text}; {chosen}.",
+            competitor=Competitor(fault="cost.no-cuda-graph", margin=f"{len(lost) or len(log.lost_patterns)} of {max(len(log.patterns), 1)} graph patterns at the fallback value",
+                                  why_rejected="eager launches cost time as well but leave NCCL's own search intact; here the log shows the search failing"),
+            refuted_by="The log shows LL chosen at decode size, or nccl-tests at these sizes is as fast as on a like machine without the fallback.",
+            evidence=evidence, remedy=faults.fault("nccl.graph-fallback").remedy, predicted_effect=effect,
+            next_step="A/B at decode size, a fresh process group each: NCCL_GRAPH_FILE (dump, edit, load) against NCCL_P2P_LEVEL=SYS with NCCL_PROTO=LL. Not channels.")
+    if not log.patterns:
+        subsystems = log.environment.get("NCCL_DEBUG_SUBSYS", "not shown")
+        return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, observed=chosen,
+                       statement=f"The log has no graph lines (NCCL_DEBUG_SUBSYS: {subsystems}): a silent fallback cannot be excluded, since 2.27 it is logged there only.",
+                       next_step=f"Start the server once with {LOG_ENV}")
+    if pick is None or pick.protocol != "LL":
+        return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, observed=chosen,
+                       statement=f"NCCL found its graph, with {chosen}. Whether LL would be faster here, only a measurement says.",
+                       next_step=plan.nccl_tests if plan else "Measure at decode sizes with and without NCCL_PROTO=LL.")
+    return Finding(**common, status=Status.PASS, evidence=evidence, observed=chosen, statement=f"NCCL found its graph and chooses {chosen}, the low-latency protocol.")
+
+
+def curve(tests: Sequence[NcclTests], plan: MessagePlan | None, *, off: str | None = None) -> Finding:
+    """How long does an all-reduce of decode size take?"""
+    common: dict[str, Any] = {"id": "nccl.curve", "question": "How long does an all-reduce of decode size take?", "notebook": NOTEBOOK, "unit": "us", "required": False}
+    if off or not tests or plan is None:
+        why = off or ("no nccl-tests table is in the case" if plan else "message sizes are not known")
+        return Finding(**common, status=Status.SKIPPED, statement=f"The time of an all-reduce was not looked at: {why}.",
+                       next_step=None if off or plan is None else f"Measure: {plan.nccl_tests}")
+    bad = [t for t in tests if t.failed or any(r.wrong for r in t.rows)]
+    if bad:
+        return Finding(**common, status=Status.ERROR, statement=f"Wrong results in {', '.join(t.path.name for t in bad)}: its times are those of a broken "
+                       "configuration and are not used.", next_step="Do not serve with that environment (LL128 forced on PCIe does this). Measure without it.")
+    timed = [(t, row.time_us) for t in tests if (row := t.at(plan.bytes)) and row.time_us is not None]
+    if not timed:
+        small = sorted({r.bytes for t in tests for r in t.rows if r.bytes <= DECODE_LIMIT})
+        return Finding(**common, status=Status.INCONCLUSIVE, statement=f"No row of {plan.bytes:,} bytes; nearest measured sizes: {small or 'none below 256 KiB'}.",
+                       next_step=f"Measure exactly: {plan.nccl_tests}")
+    slow, fast = max(timed, key=lambda x: x[1]), min(timed, key=lambda x: x[1])
+    text = "; ".join(f"{t.path.name}: {us:.2f} us, {plan.verify_ms(us):.2f} ms a verify forward" for t, us in timed)
+    gap = f" Between them lie {saving_ms(plan.count, slow[1], fast[1]):.2f} ms a round." if len(timed) > 1 else ""
+    return Finding(**common, status=Status.INCONCLUSIVE, observed=fast[1], n=len(timed), evidence=tuple(Evidence(note=f"{us:.2f} us", path=str(t.path)) for t, us in timed),
+                   statement=f"An all-reduce of {plan.bytes:,} bytes takes: {text}.{gap} Single tables without launches repeated prove no winner.",
+                   next_step="Paired, interleaved launches of both configurations; then the server's own tokens/s, with and without speculation.")
+
+
+def links(topology: Mapping[str, int] | None, *, off: str | None = None) -> Finding:
+    """How are the GPUs connected?"""
+    common: dict[str, Any] = {"id": "nccl.topology", "question": "How are the GPUs connected?", "notebook": NOTEBOOK, "required": False}
+    if off or topology is None:
+        return Finding(**common, status=Status.SKIPPED, statement=f"Links were not looked at: {off or 'no topology is in the case'}.",
+                       next_step=None if off else "Save the output of `nvidia-smi topo -m` and of `nvidia-smi topo -p2p r` from the serving host.")
+    text = ", ".join(f"{n} pairs {kind}" for kind, n in sorted(topology.items(), key=lambda x: -x[1]))
+    if topology and all(k.startswith("NV") for k in topology):
+        return Finding(**common, status=Status.PASS, observed=dict(topology), statement=f"NVLink between all GPUs ({text}): the engine's custom all-reduce applies, "
+                       "NCCL's environment is rarely the lever.")
+    far = sum(n for kind, n in topology.items() if kind in ("PHB", "NODE", "SYS"))
+    return Finding(**common, status=Status.INCONCLUSIVE, observed=dict(topology), statement=f"GPUs over PCIe: {text}. NCCL's default level ends at PXB, so {far} pairs go "
+                   "through shared memory instead of peer-to-peer.", next_step="A/B of NCCL_P2P_LEVEL=SYS at decode size, and at two load points: it can help latency and hurt throughput.")
+
+
+def _effect(plan: MessagePlan | None, tests: Sequence[NcclTests]) -> str | None:
+    if plan is None:
+        return None
+    timed = [row.time_us for t in tests if not t.failed and (row := t.at(plan.bytes)) and row.time_us is not None]
+    if len(timed) > 1:
+        return f"{saving_ms(plan.count, max(timed), min(timed)):.1f} ms less a round by the measured tables ({max(timed):.1f} -> {min(timed):.1f} us x {plan.count})"
+    return (f"public figures of a like machine (48 -> 26 us at 32 and 64 KiB) would save {saving_ms(plan.count, 48.16, 26.20):.1f} to "
+            f"{saving_ms(plan.count, 48.69, 25.59):.1f} ms a round ({plan.count} all-reduces)")
+
+
+def _off(tp: int | None, device: str | None) -> str | None:
+    if device == "cpu":
+        return "the server runs on CPU"
+    return "one rank, no all-reduce" if tp == 1 else None
