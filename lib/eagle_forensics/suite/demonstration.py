@@ -16,6 +16,7 @@ from rich.table import Table
 from eagle_forensics.demo import cases
 from eagle_forensics.finding import Edit, Verdict
 from eagle_forensics.suite.compare import write_comparison
+from eagle_forensics.suite.progress import to_stream
 from eagle_forensics.suite.runner import RunResult, run_case
 
 EXPECTED = {"broken": Verdict.FAIL, "fixed": Verdict.PASS, "vllm-shift": Verdict.FAIL, "incident": Verdict.FAIL}
@@ -40,7 +41,7 @@ def demonstrate(out: Path | None = None) -> int:
     for number, name in enumerate(EXPECTED, 1):
         console.print(f"\n[bold]{number}/{len(EXPECTED)} {name}[/bold] – {WORDS[name]}")
         case_file = cases.build("fixed", edits=edits) if name == "fixed" else cases.case_file(name)
-        results[name] = run_case(case_file, out=out, progress=lambda line: console.print(f"  {line}", markup=False))
+        results[name] = run_case(case_file, out=out, progress=to_stream(indent="  "))
         diagnosis = _diagnosis(results[name])
         console.print(f"  {results[name].verdict}  {diagnosis['headline']}", markup=False, style="bold")
         if name == "broken":
