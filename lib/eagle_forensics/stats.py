@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import stats as _scipy
@@ -140,9 +141,13 @@ def simultaneous_level(comparisons: int) -> float:
 
 def _resampled(values: np.ndarray, seed: int) -> np.ndarray:
     """Sums over `RESAMPLES` bootstrap draws of the sequences; the same seed gives the same draws for every array."""
-    rng = np.random.default_rng(seed)
-    counts = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=RESAMPLES)
-    return counts @ values
+    return _draws(len(values), seed) @ values
+
+
+@lru_cache(maxsize=4)
+def _draws(n: int, seed: int) -> np.ndarray:
+    """[RESAMPLES, n] how often each draw holds each sequence; kept, since a battery asks for the same ones hundreds of times."""
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(float)
 
 
 def printed(value: float, decimals: int) -> Estimate:

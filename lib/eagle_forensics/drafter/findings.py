@@ -41,7 +41,7 @@ def accuracy_finding(trained: WiringResult | None, control: WiringResult | None 
     if gain.low > 0:
         return Finding(**common, status=Status.PASS, statement=(
             f"With {trained.label} the drafter is right on {_percent(first)} of {first.n} response tokens at step 1 "
-            f"(without any state {_percent(control.accuracy[0])}; gain {_interval_text(gain)}); accept length by the walk {_al(trained.accept_length)}."))
+            f"(without any state {_percent(control.accuracy[0])}; gain {_interval_text(gain)} on the {gain.n} tokens both met); accept length by the walk {_al(trained.accept_length)}."))
     return Finding(**common, status=Status.INCONCLUSIVE, next_step=_needed(gain), statement=(
         f"With {trained.label} step 1 is right on {_percent(first)} of {first.n} tokens, without any state {_percent(control.accuracy[0])}: "
         f"the gain {_interval_text(gain)} does not exclude 0, so nothing says that the drafter reads these states."))

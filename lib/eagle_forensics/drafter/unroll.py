@@ -48,7 +48,11 @@ class Chunk:
     _embedded: dict = field(default_factory=dict, repr=False)
 
     def planes(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """name -> [N, Ht]"""
+        """name -> [N, Ht]. ValueError for a plane that a sequence does not have."""
+        for item in self.sequences:
+            missing = [n for n in names if n not in item.planes]
+            if missing:
+                raise ValueError(f"sequence {item.sample_id}: no plane {missing[0]!r}; at hand: {', '.join(item.planes)}")
         return {n: torch.cat([s.planes[n] for s in self.sequences]) for n in names}
 
     def embedded(self, drafter: Drafter) -> torch.Tensor:

@@ -126,34 +126,45 @@ def evaluate(drafter: Drafter, sequences: Sequence[Recorded], wiring: Wiring, st
 
 def evaluate_all(drafter: Drafter, sequences: Sequence[Recorded], wirings: Sequence[Wiring], steps: int = 3) -> tuple[Correctness, ...]:
     """Correctness of each wiring on the same sequences. What wirings share is computed once: products of fc, the embedding's
-    share of attention, and everything but the meaning of draft ids where only d2t differs."""
+    share of attention, everything but the meaning of draft ids where only d2t differs, all of it where planes of two names are equal."""
     if not sequences:
         raise ValueError("no sequence to evaluate")
     names = tuple(dict.fromkeys(n for w in wirings for n in w.planes if n != ZERO))
     collected: list[list[SequenceCorrectness]] = [[] for _ in wirings]
     with torch.inference_mode():
         for chunk in chunks(sequences, steps):
-            projections = Projections(drafter, chunk.planes(names)) if names else None
+            planes, stands_for = _distinct(chunk.planes(names))
+            projections = Projections(drafter, planes or {ZERO: torch.empty(len(chunk.tokens), 0)})
             seen: dict[Wiring, torch.Tensor] = {}
             for wiring, results in zip(wirings, collected, strict=True):
-                key = replace(wiring, d2t="offset", name="")
+                key = replace(wiring, d2t="offset", name="", planes=tuple(stands_for.get(n, n) for n in wiring.planes))
                 if key not in seen:
-                    seen[key] = _draft_ids(drafter, chunk, projections, wiring, steps)
+                    seen[key] = _draft_ids(drafter, chunk, projections, key, steps)
                 results.extend(_judged(chunk, seen[key], drafter.target_ids(wiring.d2t)))
     return tuple(Correctness(tuple(results), steps) for results in collected)
 
 
-def _draft_ids(drafter: Drafter, chunk: Chunk, projections: Projections | None, wiring: Wiring, steps: int) -> torch.Tensor:
+def _draft_ids(drafter: Drafter, chunk: Chunk, projections: Projections, wiring: Wiring, steps: int) -> torch.Tensor:
     own = drafter.with_flags(wiring.flags)
     if wiring.rope is not None:
         own = own.with_rope(wiring.rope)
-    if projections is None:
-        projections = Projections(drafter, {ZERO: torch.empty(len(chunk.tokens), 0)})
     hidden = projections.hidden(wiring.planes, norm_before_fc=bool(own.flags.norm_before_fc), fc_norm=bool(own.flags.fc_norm), normed=wiring.normed)
     if wiring.hidden_shift:
         at = torch.arange(len(hidden))
         hidden = hidden[torch.minimum(torch.maximum(at + wiring.hidden_shift, at - chunk.position), chunk.last)]
     return unroll(own, chunk, hidden, steps, token_shift=wiring.token_shift)
+
+
+def _distinct(planes: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Planes without bit-equal repetitions, and for every name the one that stands for it."""
+    kept: dict[str, torch.Tensor] = {}
+    stands_for = {}
+    for name, data in planes.items():
+        twin = next((n for n, other in kept.items() if torch.equal(other, data)), None)
+        stands_for[name] = twin or name
+        if twin is None:
+            kept[name] = data
+    return kept, stands_for
 
 
 def _judged(chunk: Chunk, draft_ids: torch.Tensor, target_ids: torch.Tensor) -> Iterator[SequenceCorrectness]:

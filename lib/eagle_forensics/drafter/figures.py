@@ -1,0 +1,119 @@
+"""Figures of notebook 02: the ranked wirings, accuracy by step, the predicted accept length, one text token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from eagle_forensics import show
+from eagle_forensics.drafter.battery import WiringResult
+from eagle_forensics.drafter.correctness import Correctness, SequenceCorrectness
+from eagle_forensics.drafter.predict import predict_accept_length, round_views
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    Picture = tuple[Figure, str, str]
+
+
+def ranking_figure(results: Sequence[WiringResult], most: int = 16) -> Picture | None:
+    """Accuracy of step 1 of each wiring with its interval, best on top; None without results."""
+    if not results:
+        return None
+    import matplotlib.pyplot as plt
+
+    shown = list(results[:most])
+    shown += [r for r in results if r.wiring.name and r not in shown]
+    best = next(r for r in results if not r.wiring.leaks)
+    rival = next((r for r in results if r is not best and not r.wiring.leaks), None)
+    fig, axis = plt.subplots(figsize=(9, 1.4 + 0.34 * len(shown)), layout="constrained")
+    for row, r in enumerate(shown):
+        first, named = r.accuracy[0], bool(r.wiring.name)
+        colour = show.BLUE if named else show.GREY
+        if first.bounded:
+            axis.plot([first.low, first.high], [row, row], color=colour, linewidth=3 if named else 2, alpha=0.55, solid_capstyle="round")
+        axis.plot(first.value, row, marker="D" if named else "o", color=colour, markersize=8 if named else 6,
+                  markerfacecolor=colour if r.complete else "white")
+        axis.annotate(f"{first.value:.3f}", (max(first.value, first.high if first.bounded else 0), row), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
+    axis.set_yticks(range(len(shown)), [r.label for r in shown])
+    axis.set_ylim(len(shown) - 0.4, -0.6)
+    axis.set_xlim(0, min(1.0, max(r.accuracy[0].value for r in shown) * 1.25 + 0.02))
+    axis.set_xlabel("accuracy of the first draft step (share of response tokens)")
+    axis.grid(axis="y", visible=False)
+    title = f"{best.wiring.label}: {best.accuracy[0].value:.1%} of first draft tokens right" + (f"; next {rival.accuracy[0].value:.1%}" if rival else "")
+    axis.set_title(title)
+    alt = title + ". " + "; ".join(f"{r.label}: {r.accuracy[0].value:.3f}" for r in shown) + "."
+    return fig, alt, (f"{len(shown)} of {len(results)} wirings tried. Bars: 95 % interval over sequences. Diamonds: wirings named by the case. "
+                      "Hollow marks were dropped at a screening and show the figures of its smaller sample.")
+
+
+def step_figure(curves: Mapping[str, Correctness]) -> Picture | None:
+    """Accuracy by draft step for a few feeds; a rise from step 1 to step 2 is a frequent sign of a bad input state."""
+    if not curves:
+        return None
+    import matplotlib.pyplot as plt
+
+    fig, axis = plt.subplots(layout="constrained")
+    looks = [(show.BLUE, "o", "-"), (show.RED, "s", "--"), (show.GREEN, "^", "-."), (show.PURPLE, "D", ":")]
+    rising = []
+    for (name, c), (colour, marker, style) in zip(curves.items(), looks, strict=False):
+        points = [c.accuracy(k) for k in range(c.steps)]
+        steps = range(1, c.steps + 1)
+        axis.plot(steps, [p.value for p in points], color=colour, marker=marker, linestyle=style, label=name, linewidth=2, markersize=8)
+        axis.fill_between(steps, [p.low for p in points], [p.high for p in points], color=colour, alpha=0.15)
+        if len(points) > 1 and points[1].low > points[0].high:
+            rising.append(name)
+    first = next(iter(curves.values()))
+    axis.set_xticks(range(1, first.steps + 1))
+    axis.set_ylim(0, None)
+    axis.set_xlabel("draft step")
+    axis.set_ylabel("accuracy (share of response tokens)")
+    axis.legend(frameon=False)
+    title = (f"{rising[0]}: accuracy rises from step 1 to step 2, the mark of a bad input state" if rising
+             else "Accuracy falls from step to step, as with a healthy input state")
+    axis.set_title(title)
+    alt = title + ". " + "; ".join(f"{n}: " + ", ".join(f"{c.accuracy(k).value:.3f}" for k in range(c.steps)) for n, c in curves.items()) + "."
+    return fig, alt, "Teacher-forced accuracy of each draft step; bands: 95 % interval over sequences. At step 2 the drafter reads its own state, so a bad input state hurts step 1 most."
+
+
+def length_figure(trained: Correctness | None, served: Correctness | None) -> Picture | None:
+    """Predicted accept length against the number of draft steps; None without a trained wiring."""
+    if trained is None:
+        return None
+    import matplotlib.pyplot as plt
+
+    fig, axis = plt.subplots(layout="constrained")
+    ours, theirs = predict_accept_length(trained), predict_accept_length(served) if served else ()
+    steps = [p.steps for p in ours]
+    axis.plot(steps, [p.product_formula for p in ours], color=show.GREY, linestyle=":", marker="x", label="product of accuracies (too high)")
+    for name, rows, colour, marker in (("trained states, by the walk", ours, show.BLUE, "o"), ("served states, by the walk", theirs, show.RED, "s")):
+        if rows:
+            values = [p.accept_length for p in rows]
+            axis.errorbar(steps, [v.value for v in values], yerr=[[v.value - v.low for v in values], [v.high - v.value for v in values]],
+                          color=colour, marker=marker, capsize=4, linewidth=2, label=name)
+    axis.axhline(1, color="#9ca3af", linewidth=1)
+    axis.set_xticks(steps)
+    axis.set_ylim(0.95, None)
+    axis.set_xlabel("draft steps a round (topk 1)")
+    axis.set_ylabel("accept length (tokens a round)")
+    axis.legend(frameon=False)
+    last = ours[-1]
+    title = f"With {last.steps} steps the trained states give {last.accept_length.value:.2f} tokens a round" + (
+        f", the served ones {theirs[-1].accept_length.value:.2f}" if theirs else "")
+    axis.set_title(title)
+    alt = title + ". By steps: " + "; ".join(f"{p.steps}: {p.accept_length.value:.3f}" for p in ours) + "."
+    return fig, alt, "The walk replays verify rounds on recorded text; bars: 95 % interval over sequences. 1 would be no gain at all."
+
+
+def text_view(sequence: SequenceCorrectness, decode: Callable[[int], str], steps: int, rounds: int = 40) -> str:
+    """One text as HTML, round by round: accepted draft tokens, the token the target put instead, what had been drafted there."""
+    parts = []
+    for view in round_views(sequence, steps)[:rounds]:
+        accepted = "".join(f'<span class="ef-accepted">{show.safe(decode(t))}</span>' for t in view.drafted[:view.accepted])
+        bonus = "" if view.bonus is None else f'<span class="ef-bonus">{show.safe(decode(view.bonus))}</span>'
+        missed = view.drafted[view.accepted] if view.accepted < len(view.drafted) else None
+        rejected = "" if missed is None else f'<del class="ef-rejected">{show.safe(decode(missed))}</del>'
+        parts.append(f'<span class="ef-round">{accepted}{rejected}{bonus}</span>')
+    return ('<div class="ef-text"><p class="ef-legend"><span class="ef-accepted">accepted draft token</span> '
+            '<del class="ef-rejected">rejected draft token</del> <span class="ef-bonus">the target\'s own token</span> – one box a verify round</p>'
+            f'<p>{"".join(parts)}</p></div>')

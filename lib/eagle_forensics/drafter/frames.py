@@ -1,0 +1,91 @@
+"""Tables of notebook 02 and the record it leaves for notebook 04 and the diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from eagle_forensics import stats
+from eagle_forensics.drafter.battery import WiringResult
+from eagle_forensics.drafter.correctness import Correctness, paired_accept_length, paired_accuracy
+from eagle_forensics.drafter.predict import by_position, predict_accept_length
+from eagle_forensics.drafter.sets import Compared
+from eagle_forensics.drafter.workbench import Workbench
+
+
+def bench_frame(bench: Workbench | None) -> pd.DataFrame | None:
+    """What is evaluated, and what was left out; None without a bench."""
+    if bench is None:
+        return None
+    tokens = sum(int(s.loss_mask.sum()) for s in bench.sequences)
+    rows = [("sequences evaluated", str(len(bench.sequences))), ("response tokens", str(tokens)), ("planes of the dump", ", ".join(bench.slots)),
+            ("planes fc reads", str(bench.drafter.n_aux)), ("sequences with the target's own states", str(len(bench.computed))),
+            *(("remark", n) for n in (*bench.drafter.notes, *bench.notes)), *((f"left out: {p.sample_id}", p.reason) for p in bench.problems)]
+    return pd.DataFrame(rows, columns=["what", "value"])
+
+
+def battery_frame(results: Sequence[WiringResult]) -> pd.DataFrame:
+    """The wirings, best first."""
+    return pd.DataFrame([{
+        "wiring": r.label, **{f"step {k + 1}": a.value for k, a in enumerate(r.accuracy)}, "step 1, 95 %": _interval(r.accuracy[0]),
+        "accept length": r.accept_length.value, "accept length, 95 %": _interval(r.accept_length), "mean run against best": _signed(r.difference),
+        "tokens": r.n, "seen": "all" if r.complete else "dropped at screening"} for r in results])
+
+
+def sets_frame(bench: Workbench | None, compared: Compared | None) -> pd.DataFrame | None:
+    """The target's own states at each boundary set, against the dump's planes on the same tokens; None without them."""
+    if bench is None or compared is None:
+        return None
+    found, dump = compared.by_set, compared.dump
+    rows = [{"boundaries": "{" + ", ".join(map(str, ids)) + "}", "origin": bench.sets[ids], "step 1": c.accuracy(0).value, "step 1, 95 %": _interval(c.accuracy(0)),
+             "against the dump": _signed(paired_accuracy(c, dump)), "accept length": c.accept_length().value,
+             "accept length against the dump": _signed(paired_accept_length(c, dump)), "tokens": c.n} for ids, c in found.items()]
+    return pd.DataFrame(rows).sort_values("step 1", ascending=False, ignore_index=True)
+
+
+def prediction_frame(trained: Correctness | None, served: Correctness | None) -> pd.DataFrame | None:
+    """Accept length to expect for every chain length; the three numbers that people confuse, side by side."""
+    if trained is None:
+        return None
+    rows = []
+    for row, other in zip(predict_accept_length(trained), predict_accept_length(served) if served else [None] * trained.steps, strict=True):
+        entry = {"steps": row.steps, "ceiling": row.ceiling, "trained states: walk": row.accept_length.value, "95 %": _interval(row.accept_length),
+                 "product formula": row.product_formula, "vocabulary bound": row.vocabulary_bound, "rounds": row.accept_length.n}
+        if other is not None:
+            entry |= {"served states: walk": other.accept_length.value, "95 % (served)": _interval(other.accept_length)}
+        rows.append(entry)
+    return pd.DataFrame(rows)
+
+
+def position_frame(trained: Correctness | None) -> pd.DataFrame | None:
+    """Accuracy of step 1 by position in the text; a fall points to rope."""
+    if trained is None:
+        return None
+    return pd.DataFrame([{"tokens": f"{low} to {high}" if high < 1 << 40 else f"from {low}", "accuracy": e.value, "95 %": _interval(e), "n": e.n}
+                         for (low, high), e in by_position(trained).items()])
+
+
+def prediction_record(trained: Correctness, wirings: Mapping[str, Correctness], served: Correctness | None, served_name: str | None) -> dict[str, Any]:
+    """`steps` and `wirings`: accept length by step count for the trained and every other wiring, at full and at screened sizes."""
+    def lengths(c: Correctness) -> dict[str, Any]:
+        return {str(p.steps): _plain(p.accept_length) for p in predict_accept_length(c)}
+
+    def summary(c: Correctness | None) -> dict[str, Any] | None:
+        return None if c is None else {"accuracy": _plain(c.accuracy(0)), "accept_length": _plain(c.accept_length())}
+
+    return {"steps": lengths(trained), "wirings": {name: lengths(c) for name, c in wirings.items()}, "trained": summary(trained),
+            "served": summary(served), "served_wiring": served_name, "coverage": _plain(trained.coverage())}
+
+
+def _plain(e: stats.Estimate) -> dict[str, Any]:
+    return {"value": e.value, "low": e.low, "high": e.high, "n": e.n, "clusters": e.clusters, "method": e.method}
+
+
+def _interval(e: stats.Estimate) -> str:
+    return "–" if e.bounded is None else f"{e.low:.3f} to {e.high:.3f}"
+
+
+def _signed(e: stats.Estimate) -> str:
+    return f"{e.value:+.3f}" if e.bounded is None else f"{e.value:+.3f} ({e.low:+.3f} to {e.high:+.3f})"

@@ -1,0 +1,99 @@
+"""Everything notebook 02 evaluates on: the drafter, the recorded sequences, and the target's own states at the boundaries worth trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from eagle_forensics.case import Case
+from eagle_forensics.drafter.model import Drafter, load_drafter
+from eagle_forensics.drafter.recorded import Problem, Recorded, from_samples
+from eagle_forensics.drafter.wiring import Wiring, candidate_sets
+from eagle_forensics.evidence.drafts import read_draft
+from eagle_forensics.evidence.dumps import find_dump, iter_samples
+from eagle_forensics.evidence.records import EvidenceError, Target
+from eagle_forensics.evidence.states import States, fits, read_states, target_states
+from eagle_forensics.evidence.targets import read_target
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """A drafter with something to read."""
+
+    drafter: Drafter
+    target: Target | None
+    sequences: tuple[Recorded, ...]
+    """Usable sequences; planes `slot 0`, `slot 1`, ... of the dump."""
+    problems: tuple[Problem, ...]
+    """Samples that were left out, with the reason."""
+    slots: tuple[str, ...]
+    """Planes of the dump in file order."""
+    trained: Wiring
+    """The dump's first planes, as every known trainer concatenates them."""
+    computed: tuple[Recorded, ...]
+    """The sequences that also hold the target's own states (`b=15`); empty without weights or bank."""
+    sets: Mapping[tuple[int, ...], str]
+    """Boundary sets that can be evaluated on `computed`, with where each comes from."""
+    notes: tuple[str, ...]
+
+    def set_wiring(self, boundaries: Sequence[int], name: str = "") -> Wiring:
+        """The wiring that feeds the target's own states at `boundaries`, ascending as engines do."""
+        return Wiring(tuple(f"b={b}" for b in sorted(boundaries)), name=name)
+
+
+def open_workbench(case: Case, *, served: Sequence[int] | None = None, claimed: Sequence[int] | None = None, max_samples: int | None = None,
+                   seed: int = 0, progress: Callable[[str], None] | None = None) -> Workbench:
+    """Read drafter, dump and states. EvidenceError or ValueError naming what is missing if the drafter cannot be evaluated at all."""
+    if case.drafter is None or not case.training.dumps:
+        raise EvidenceError("the standalone test needs drafter.path with weights and training.dump")
+    draft = read_draft(case.drafter.path)
+    target = read_target(case.target.path) if case.target else None
+    drafter = load_drafter(draft, target, embedding_from="target" if case.serving.engine == "sglang" else "draft")
+    dump = case.training.dumps[0]
+    broken: list[str] = []
+    samples = iter_samples(find_dump(dump.path, dump.format), limit=max_samples, seed=seed if max_samples else None, problems=broken)
+    sequences, problems = from_samples(samples, vocab=drafter.vocab, width=drafter.target_hidden)
+    if not sequences:
+        why = "; ".join([*broken, *(f"{p.sample_id}: {p.reason}" for p in problems)][:3])
+        raise EvidenceError(f"{dump.path}: no sample can be evaluated ({why}). Expected token ids, a loss mask and planes of width {drafter.target_hidden}.")
+    slots = tuple(n for n in sequences[0].planes if n.startswith("slot "))
+    if len(slots) < drafter.n_aux:
+        raise EvidenceError(f"{dump.path}: {len(slots)} planes a sample, fc reads {drafter.n_aux}.")
+    sets = _boundary_sets(target, drafter.n_aux, served, claimed)
+    computed, notes = _with_states(case, target, sequences, sorted({b for s in sets for b in s}), progress)
+    return Workbench(drafter, target, sequences, (*(Problem("dump", text) for text in broken), *problems), slots,
+                     Wiring(slots[:drafter.n_aux], name="trained"), computed, sets if computed else {}, tuple(notes))
+
+
+def _boundary_sets(target: Target | None, n_aux: int, served: Sequence[int] | None, claimed: Sequence[int] | None) -> dict[tuple[int, ...], str]:
+    if target is None:
+        return {}
+    found = {k: v for k, v in candidate_sets(target.layers).items() if len(k) == n_aux}
+    for ids, origin in ((claimed, "the trainer's ids"), (served, "served by the engine")):
+        if ids is not None and len(set(ids)) == n_aux and min(ids) >= 0 and max(ids) <= target.layers:
+            key = tuple(sorted(ids))
+            found[key] = f"{found[key]}; {origin}" if key in found else origin
+    return found
+
+
+def _with_states(case: Case, target: Target | None, sequences: Sequence[Recorded], boundaries: Sequence[int],
+                 progress: Callable[[str], None] | None) -> tuple[tuple[Recorded, ...], list[str]]:
+    if target is None:
+        return (), ["no target: the states at other boundaries are not at hand"]
+    reason = fits(target)
+    if reason is None:
+        states = target_states(target, [s.input_ids.tolist() for s in sequences], boundaries, progress=progress)
+        return tuple(_joined(s, states, i, boundaries) for i, s in enumerate(sequences)), [f"states at {len(boundaries)} boundaries {states.origin}"]
+    if case.reference is None:
+        return (), [f"the target cannot be run here ({reason}) and the case names no reference bank"]
+    states = read_states(case.reference.path)
+    held = {b.index for b in states.boundaries if not b.normed}
+    if missing := [b for b in boundaries if b not in held]:
+        return (), [f"the target cannot be run here ({reason}) and the bank lacks boundaries {missing}"]
+    at = {tokens: i for i, tokens in enumerate(states.sequences)}
+    found = tuple(_joined(s, states, at[key], boundaries) for s in sequences if (key := tuple(s.input_ids.tolist())) in at)
+    return found, [f"the target cannot be run here ({reason}); the bank holds {len(found)} of {len(sequences)} sequences"]
+
+
+def _joined(sequence: Recorded, states: States, index: int, boundaries: Sequence[int]) -> Recorded:
+    return sequence.with_planes({f"b={b}": states.plane(index, b) for b in boundaries})
