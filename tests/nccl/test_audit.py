@@ -98,8 +98,8 @@ def test_sglang_forces_the_number_of_connections():
 
 
 def test_what_does_not_reach_the_process_is_named():
-    found = not_live({"NCCL_PROTO": "LL", "NCCL_DEBUG": "INFO", "HOME": "x"}, {"NCCL_DEBUG": "INFO"})
-    assert [(i.code, i.variable) for i in found] == [("NOT_LIVE", "NCCL_PROTO")]
+    found = not_live({"NCCL_PROTO": "LL", "NCCL_ALGO": "ring", "NCCL_DEBUG": "INFO", "HOME": "x"}, {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "tree"})
+    assert [(i.code, i.variable) for i in found] == [("NOT_LIVE", "NCCL_ALGO"), ("NOT_LIVE", "NCCL_PROTO")]
 
 
 @pytest.mark.parametrize(("text", "value"), [("4M", 4), ("8x", 8), ("08", 0), ("abc", 0), ("010", 8), ("0x10", 16), (" 7", 7), ("-1", -1)])

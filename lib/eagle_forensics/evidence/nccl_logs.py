@@ -152,8 +152,10 @@ def _timing(fields: list[str], columns: list[str]) -> Timing | None:
     starts = [i for i, name in enumerate(columns) if name in ("time", "cputime")]
     if len(starts) != 2 or len(fields) < len(columns):
         return None
-    half = starts[1] - starts[0]
-    wrong = [_float(fields[s + columns[starts[0]:starts[0] + half].index("#wrong")]) for s in starts] if "#wrong" in columns else []
+    wrong = []
+    if "#wrong" in columns:
+        offset = columns.index("#wrong") - starts[0]
+        wrong = [_float(fields[start + offset]) for start in starts]
     counted = [int(w) for w in wrong if w is not None]
     return Timing(int(fields[0]), _float(fields[starts[0]]), _float(fields[starts[1]]), sum(counted) if counted else None)
 
