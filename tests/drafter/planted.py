@@ -13,7 +13,7 @@ from eagle_forensics.drafter.wiring import Wiring, evaluate
 from tests.drafter import tiny
 
 
-def plant(model: Drafter, wiring: Wiring, *, sequences: int = 16, length: int = 40, planes: int = 4, keep: float = 0.85, seed: int = 0) -> tuple[Recorded, ...]:
+def plant(model: Drafter, wiring: Wiring, *, sequences: int = 20, length: int = 44, planes: int = 4, keep: float = 0.85, seed: int = 0) -> tuple[Recorded, ...]:
     """Random states; every even token is what step 1 predicts under `wiring`, every odd one what step 2 predicts, but for a share of noise."""
     rng = np.random.default_rng(seed)
     items = [tiny.sequence(1000 * seed + i, length, 3, planes) for i in range(sequences)]

@@ -157,6 +157,9 @@ def record(work: Work, results: Sequence[WiringResult], compared: Compared | Non
     wirings = {r.label: r.correctness for r in results if r.wiring.name != "trained" and not r.wiring.leaks}
     names = {}
     for ids, c in (compared.by_set if compared else {}).items():
+        if ids == compared.trained:
+            names[ids] = "trained"
+            continue
         names[ids] = Wiring(tuple(f"b={b}" for b in ids)).label
         wirings[names[ids]] = c
     served_name = names.get(tuple(sorted(work.served))) if compared and compared.served is not None else None

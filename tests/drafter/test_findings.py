@@ -1,0 +1,172 @@
+"""Findings: the right fault with its rival, no accusation of the healthy, abstention where the data do not decide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from eagle_forensics.drafter.battery import run_battery
+from eagle_forensics.drafter.findings import (
+    accuracy_finding,
+    drafter_findings,
+    metric_finding,
+    prediction_finding,
+    served_finding,
+    wiring_finding,
+)
+from eagle_forensics.drafter.recorded import Problem
+from eagle_forensics.drafter.wiring import Wiring, evaluate, standard_battery
+from eagle_forensics.evidence.records import DraftFlags
+from eagle_forensics.finding import Status, Verdict, verdict
+from tests.drafter.planted import plant, slots
+from tests.drafter.test_wiring import MODEL, TRAINED, as_named
+
+CONTRACT = "speculators 0.3.0, which concatenates all planes but the last"
+
+
+@cache
+def planted(truth: Wiring, sequences: int = 20):
+    """Text of the truth, with more planes: a copy of the trained states, states near them, and others."""
+    rng, found = torch.Generator().manual_seed(5), []
+    for item in plant(MODEL, as_named(truth), sequences=sequences):
+        more = {}
+        for i in range(3):
+            plane = item.planes[f"slot {i}"]
+            noise = torch.randn(plane.shape, generator=rng, dtype=plane.dtype)
+            more |= {f"same {i}": plane.clone(), f"near {i}": plane + 0.35 * (i + 1) * noise, f"hair {i}": plane + 0.002 * noise, f"far {i}": noise * (i + 1)}
+        found.append(item.with_planes(more))
+    return tuple(found)
+
+
+@cache
+def battery(truth: Wiring):
+    return tuple(run_battery(MODEL, planted(truth), standard_battery(MODEL, TRAINED, slots(0, 1, 2, 3)), 2, screen_tokens=160))
+
+
+def measured(kind: str, truth: Wiring = Wiring(TRAINED)):
+    return evaluate(MODEL, planted(truth), Wiring(tuple(f"{kind} {i}" for i in range(3))), 2)
+
+
+@cache
+def trained(truth: Wiring = Wiring(TRAINED)):
+    return evaluate(MODEL, planted(truth), Wiring(TRAINED), 2)
+
+
+def served(kind, served_boundaries, **more):
+    arguments = {"control": measured("same"), "trained_boundaries": (2, 15, 27)} | more
+    return served_finding(trained(), measured(kind), served_boundaries=served_boundaries, **arguments)
+
+
+def test_a_healthy_drafter_is_not_accused():
+    accuracies = [trained().accuracy(k).value for k in range(2)]
+    findings = drafter_findings(battery(Wiring(TRAINED)), contract=CONTRACT, metrics={"acc_0": accuracies[0], "acc_1": accuracies[1]}, served=measured("same"), control=measured("same"),
+                                trained_boundaries=(2, 15, 27), served_boundaries=(2, 15, 27))
+    assert [f.id for f in findings] == ["drafter.accuracy", "drafter.metric", "drafter.wiring", "drafter.served-wiring", "drafter.prediction"]
+    assert all(f.status is Status.PASS and f.fault is None for f in findings), [(f.id, f.status, f.statement) for f in findings]
+    assert verdict(findings) is Verdict.PASS
+
+
+@pytest.mark.parametrize("truth,slug", [
+    (Wiring(slots(1, 0, 2)), "wiring.plane-order"), (Wiring(slots(1, 2, 3)), "wiring.plane-order"), (Wiring(TRAINED, flags=DraftFlags(norm_output=True)), "drafter.norm-flags"),
+    (Wiring(TRAINED, d2t="ignored"), "vocab.map-semantics"), (Wiring(TRAINED, normed=True), "feature.norm-state"), (Wiring(TRAINED, token_shift=0), "data.mask-shift"),
+], ids=lambda x: x if isinstance(x, str) else x.label)
+def test_a_wrong_wiring_is_named_with_its_rival(truth, slug):
+    found = wiring_finding(battery(truth), contract=CONTRACT)
+    assert (found.status, found.fault) == (Status.FAIL, slug)
+    assert truth.label in found.observed and CONTRACT in found.statement
+    assert found.competitor.margin.count("[") == 1 and found.refuted_by and found.remedy and found.predicted_effect
+
+
+def test_without_a_known_contract_nobody_is_accused():
+    found = wiring_finding(battery(Wiring(slots(1, 2, 3))), contract=None)
+    assert found.status is Status.INCONCLUSIVE and "how the trainer read the dump is not known" in found.statement
+
+
+def test_a_drafter_that_reads_nothing_proves_no_wiring():
+    noise = [replace(i, input_ids=torch.randint(0, 11, (len(i),), generator=torch.Generator().manual_seed(n))) for n, i in enumerate(planted(Wiring(TRAINED)))]
+    results = run_battery(MODEL, noise, standard_battery(MODEL, TRAINED, slots(0, 1, 2)), 2, screen_tokens=160)
+    findings = {f.id: f for f in drafter_findings(results, contract=CONTRACT)}
+    assert findings["drafter.wiring"].status is Status.INCONCLUSIVE and findings["drafter.accuracy"].status is Status.INCONCLUSIVE
+    assert "tokens of like text" in findings["drafter.accuracy"].next_step
+    assert verdict(findings.values()) is Verdict.INCONCLUSIVE
+
+
+def test_equal_planes_cannot_be_told_apart():
+    wirings = [Wiring(TRAINED, name="trained"), Wiring(("same 0", "slot 1", "slot 2"))]
+    found = wiring_finding(run_battery(MODEL, planted(Wiring(TRAINED)), wirings, 2), contract=CONTRACT)
+    assert found.status is Status.INCONCLUSIVE and "no number of tokens" in found.next_step
+
+
+def test_a_training_that_saw_its_answers_is_not_called_healthy():
+    found = wiring_finding(battery(Wiring(TRAINED, hidden_shift=1)), contract=CONTRACT)
+    assert found.status is Status.INCONCLUSIVE and "may have seen" in found.statement
+
+
+def test_served_layers_that_cost_accuracy_are_a_layer_offset():
+    found = served("near", (1, 14, 26))
+    assert (found.status, found.fault) == (Status.FAIL, "wiring.layer-offset")
+    assert "1 boundary(s) early" in found.statement and found.interval[1] < 0 and found.competitor.fault == "data.too-little"
+    assert f"{trained().accept_length().value:.3f}" in found.predicted_effect
+    assert "boundary(s)" not in served("far", (0, 2, 15)).statement
+    assert served("far", (15, 2, 27)).fault == "wiring.plane-order"
+
+
+@pytest.mark.parametrize("arguments,words", [
+    (dict(kind="near", served_boundaries=(2, 15, 27)), "boundaries agree"),
+    (dict(kind="near", served_boundaries=(1, 14, 26), control=None), "no control"),
+    (dict(kind="hair", served_boundaries=(1, 14, 26)), "cannot tell"),
+], ids=["same boundaries", "no control", "too close"])
+def test_a_loss_with_another_explanation_accuses_nobody(arguments, words):
+    found = served(**arguments)
+    assert found.status is Status.INCONCLUSIVE and found.fault is None and words in found.statement and found.next_step
+
+
+def test_states_computed_wrongly_are_no_wiring_fault():
+    found = served_finding(trained(), measured("near"), trained_boundaries=(2, 15, 27), served_boundaries=(1, 14, 26), control=measured("near"))
+    assert found.status is Status.INCONCLUSIVE and "computation may be to blame" in found.statement
+
+
+def test_captured_states_need_no_control():
+    assert served("near", (1, 14, 26), control=None, captured=True).status is Status.FAIL
+
+
+def test_better_served_than_recorded_puts_the_dump_in_doubt():
+    found = served_finding(measured("near"), trained(), trained_boundaries=(2, 15, 27), served_boundaries=(3, 16, 28), control=trained())
+    assert found.status is Status.INCONCLUSIVE and "dump" in found.statement
+
+
+def test_absent_served_states_are_skipped():
+    found = served_finding(trained(), None, trained_boundaries=(2, 15, 27), served_boundaries=None)
+    assert found.status is Status.SKIPPED and found.next_step
+
+
+def test_nothing_at_hand_is_never_green():
+    findings = drafter_findings((), contract=CONTRACT, problems=(Problem("a", "no loss_mask"),))
+    assert {f.status for f in findings} == {Status.SKIPPED}
+    assert "no loss_mask" in findings[0].next_step and verdict(findings) is Verdict.INCONCLUSIVE
+
+
+def test_metrics_above_what_the_dump_shows_are_not_believed():
+    value = trained().accuracy(0).value
+    assert metric_finding({"acc_0": value - 0.2}, trained()).status is Status.PASS
+    high = metric_finding({"acc_0": min(value + 0.3, 0.99)}, trained())
+    assert high.status is Status.INCONCLUSIVE and high.fault is None
+    named = metric_finding({"full_acc_1": trained().accuracy(1).value}, trained())
+    assert named.status is Status.INCONCLUSIVE and named.fault == "data.metric-definition" and "marginal" in named.statement
+    assert metric_finding({"loss": 0.1}, trained()).status is Status.SKIPPED and metric_finding({}, trained()).status is Status.SKIPPED
+
+
+def test_left_out_sequences_are_counted_in_the_finding():
+    found = accuracy_finding(battery(Wiring(TRAINED))[0], None, (Problem("bad", "non-finite"),))
+    assert any("1 sequence(s) left out" in e.note and "non-finite" in e.note for e in found.evidence)
+
+
+def test_prediction_carries_interval_and_effect_but_never_decides():
+    found = prediction_finding(trained(), measured("near"), steps=2)
+    assert not found.required and found.observed == pytest.approx(measured("near").accept_length(2).value, abs=1e-4)
+    assert f"{trained().accept_length(2).value:.3f}" in found.predicted_effect and found.interval
+    single = evaluate(MODEL, planted(Wiring(TRAINED))[:1], Wiring(TRAINED), 2)
+    assert prediction_finding(single).status is Status.INCONCLUSIVE
