@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from eagle_forensics.engines.layers import resolve_layers
+from eagle_forensics.engines import sglang, vllm
+from eagle_forensics.engines.layers import resolve_layers, write_ids
+from eagle_forensics.evidence.records import ClaimedIds
 
 CRASH = None
-DEEPSEEK, OLD_DEEPSEEK = "deepseek_v3", "0.5.9"
 
 # model type, L, version, ids, eager, graph
 SGLANG = [
@@ -125,3 +129,189 @@ def test_importing_the_resolver_stays_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_one_config_three_versions():
+    """ids [2,30,58] of a drafter trained on {3,31,59}: right, half right and wrong, by release."""
+    trained = (3, 31, 59)
+    old, new = (resolve_layers("sglang", version, model_type="deepseek_v3", layers=61, ids=(2, 30, 58)) for version in ("0.5.8", "0.5.13"))
+    assert old.boundaries == {"eager": trained, "graph": (2, 30, 58)}
+    assert any("CUDA-graph decode ignores the ids" in note for note in old.notes)
+    assert any("upgrade hazard: from sglang 0.5.13 on" in note and "[2, 30, 58] instead of [3, 31, 59]" in note for note in old.notes)
+    assert old.write_as["sglang 0.5.13"] == old.write_as["sglang 0.5.23"] == [3, 31, 59]
+    assert old.write_as["sglang 0.5.12.post1"] == [2, 30, 58]
+    assert old.write_as["vllm 0.33.0"] == [3, 31, 59]
+    assert new.boundaries == {"eager": (2, 30, 58), "graph": (2, 30, 58)}
+
+
+def test_the_id_minus_one():
+    old, new = (resolve_layers("sglang", version, model_type="deepseek_v3", layers=61, ids=(-1, 2, 30)) for version in ("0.5.8", "0.5.13"))
+    assert old.values["eager"] == old.reached["eager"] == (0, 3, 31)
+    assert "TypeError" in old.error and old.error.startswith("eager path:")
+    assert new.values["eager"] == (-1, 2, 30) and new.reached["eager"] == (2, 30)
+    assert "2 planes captured (2 x H) for an fc built for 3" in new.error and "never captured: [-1]" in new.error
+
+
+def test_a_missing_plane_is_the_packers_error_from_0_5_17():
+    answer = resolve_layers("sglang", "0.5.23", model_type="deepseek_v3", layers=61, ids=(24, 30, 61))
+    assert answer.error == "RuntimeError: captured 2 of 3 aux hidden states; never captured: [61]"
+
+
+def test_gpt_oss_ids_that_end_in_the_last_boundary():
+    answer = resolve_layers("sglang", "0.5.16", model_type="gpt_oss", layers=36, ids=(24, 30, 36))
+    assert answer.values["eager"] == (25, 31, 37) and answer.reached["eager"] == (25, 31)
+    assert resolve_layers("sglang", "0.5.17", model_type="gpt_oss", layers=36, ids=(24, 30, 36)).boundaries["graph"] == (24, 30, 36)
+
+
+def test_a_class_without_a_setter_says_what_a_patched_engine_would_do():
+    answer = resolve_layers("sglang", "0.5.9", model_type="kimi_k25", layers=61, ids=(2, 30, 58))
+    assert answer.values == {"eager": (3, 31, 59), "graph": (2, 30, 58)}
+    assert answer.error.startswith("AttributeError")
+    newest = resolve_layers("sglang", "0.5.23", model_type="x", architecture="Glm4MoeLiteForCausalLM", layers=47, ids=(1, 22, 43))
+    assert newest.boundaries["eager"] == (2, 23, 44)
+
+
+def test_flag_based_classes_flag_the_last_layer_for_minus_one():
+    answer = resolve_layers("sglang", "0.5.23", model_type="qwen3_moe", layers=48, ids=(-2, 1, 20))
+    assert answer.reached["eager"] == (2, 21, 47)
+    assert "IndexError" in resolve_layers("sglang", "0.5.23", model_type="qwen3_moe", layers=48, ids=(1, 20, 47)).error
+
+
+@pytest.mark.parametrize(("engine", "version", "runner"), [("sglang", "0.5.9", None), ("sglang", "0.5.23", None), ("vllm", "0.33.0", "v1")])
+@pytest.mark.parametrize(("ids", "text"), [
+    (("1", 14, 26), "must be integers"), ((1.5, 14, 26), "must be integers"), ((None, 1, 2), "must be integers"), (([1], 2, 3), "must be integers"),
+    ((True, 14, 26), "must be integers"), ((1, 1, 14), "planes captured"), ((-9, 14, 26), "planes captured"), ((1, 14, 99), "planes captured"),
+])
+def test_bad_ids_become_an_error_text(engine, version, runner, ids, text):
+    answer = resolve_layers(engine, version, model_type="llama", layers=30, ids=ids, runner=runner)
+    assert text in answer.error and answer.boundaries["eager"] is None
+    json.dumps(answer.to_json())
+
+
+def test_the_order_of_the_list_is_ignored_and_said():
+    answer = resolve_layers("sglang", "0.5.23", model_type="llama", layers=30, ids=(26, 14, 1))
+    assert answer.boundaries["eager"] == (2, 15, 27)
+    assert any("order of the list is ignored" in note for note in answer.notes)
+
+
+@pytest.mark.parametrize(("claimed", "read_from", "note"), [
+    (ClaimedIds(top_level=(3, 31, 59)), "default", "top-level eagle_aux_hidden_state_layer_ids are ignored"),
+    (ClaimedIds(eagle_config="malformed"), "default", "eagle_config is not an object"),
+    (ClaimedIds(eagle_config="null"), "default", "eagle_config holds no layer ids"),
+    (ClaimedIds(nested_layer_ids=(3, 31, 59), eagle_config="object"), "default", "eagle_config.layer_ids is not read"),
+    (ClaimedIds(nested=(1, 29, 57), top_level=(3, 31, 59), eagle_config="object"), "nested", "every id is raised by one"),
+])
+def test_where_sglang_reads_ids(claimed, read_from, note):
+    answer = resolve_layers("sglang", "0.5.9", model_type="deepseek_v3", layers=61, claimed=claimed)
+    assert answer.read_from == read_from and answer.boundaries["eager"] == (2, 30, 58)
+    assert any(note in text for text in answer.notes)
+
+
+def test_use_aux_hidden_state_false_captures_nothing():
+    claimed = ClaimedIds(nested=(2, 30, 58), eagle_config="object", use_aux_hidden_state=False)
+    assert resolve_layers("sglang", "0.5.23", model_type="kimi_k2", layers=61, claimed=claimed).boundaries["eager"] == ()
+    assert resolve_layers("sglang", "0.5.7", model_type="kimi_k2", layers=61, claimed=claimed).boundaries["eager"] == (3, 31, 59)
+    assert resolve_layers("vllm", "0.33.0", model_type="kimi_k2", layers=61, claimed=claimed).boundaries["eager"] == ()
+
+
+def test_vllm_default_runner_and_the_note_on_the_other_one():
+    nested = ClaimedIds(nested=(1, 29, 57), eagle_config="object")
+    old, new = (resolve_layers("vllm", version, model_type="kimi_k25", layers=61, claimed=nested) for version in ("0.28.0", "0.29.0"))
+    assert (old.runner, old.boundaries["eager"]) == ("v1", (1, 29, 57))
+    assert (new.runner, new.boundaries["eager"]) == ("v2", (2, 30, 58))
+    assert any("V1 runner would read [1, 29, 57]" in note for note in new.notes)
+    assert any("upgrade hazard: from vllm 0.29.0 on" in note for note in old.notes)
+
+
+def test_no_cuda_graph_means_no_graph_path():
+    answer = resolve_layers("sglang", "0.5.9", model_type="llama", layers=30, ids=(2, 15, 27), cuda_graph=False)
+    assert answer.boundaries == {"eager": (3, 16, 28), "graph": None} and answer.error is None
+
+
+def test_trtllm_minus_one_is_the_last_layer_after_the_norm():
+    answer = resolve_layers("trtllm", "1.0", model_type="llama", layers=30, ids=(-1, 14, 1))
+    assert answer.boundaries["eager"] == (2, 15, 30) and answer.post_norm == (30,) and answer.assumed
+    assert resolve_layers("tensorrt-llm", "1.0", model_type="llama", layers=30, ids=(1, 14, 77)).error
+
+
+@pytest.mark.parametrize(("engine", "version", "model_type"), [("sglang", "0.5.24", "llama"), ("sglang", "0.5.23", "nonesuch"), ("vllm", "0.27.0", "llama")])
+def test_what_was_not_read_is_marked(engine, version, model_type):
+    answer = resolve_layers(engine, version, model_type=model_type, layers=30, ids=(1, 14, 26))
+    assert answer.assumed and answer.boundaries["eager"] is not None
+
+
+@pytest.mark.parametrize("call", [
+    lambda: resolve_layers("sglan", "0.5.9", model_type="llama", layers=30),
+    lambda: resolve_layers("sglang", "main", model_type="llama", layers=30),
+    lambda: resolve_layers("sglang", "0.5.9", model_type="llama", layers=0),
+    lambda: resolve_layers("sglang", "0.5.9", model_type="llama", layers=30, ids=(1, 2, 3), place="beside"),
+    lambda: resolve_layers("sglang", "0.5.9", model_type="llama", layers=30, ids="1,2,3"),
+    lambda: resolve_layers("vllm", "0.33.0", model_type="llama", layers=30, runner="v3"),
+    lambda: write_ids("sglang", "latest", model_type="llama", layers=30, boundaries=(2, 15, 27)),
+])
+def test_a_wrong_question_is_a_value_error(call):
+    with pytest.raises(ValueError):
+        call()
+
+
+WRITTEN = [
+    ("sglang", "0.5.23", "llama", 30, (2, 15, 27), (1, 14, 26), "eagle_config.eagle_aux_hidden_state_layer_ids"),
+    ("sglang", "0.5.23", "llama", 30, (0, 2, 15), (-1, 1, 14), "eagle_config.eagle_aux_hidden_state_layer_ids"),
+    ("sglang", "0.5.12.post1", "kimi_k25", 61, (3, 31, 59), (2, 30, 58), "eagle_config.eagle_aux_hidden_state_layer_ids"),
+    ("sglang", "0.5.13", "kimi_k25", 61, (3, 31, 59), (3, 31, 59), "eagle_config.eagle_aux_hidden_state_layer_ids"),
+    ("sglang", "0.5.13", "kimi_k2", 61, (1, 29, 57), (29, 57, 1), "eagle_config.eagle_aux_hidden_state_layer_ids"),
+    ("sglang", "0.5.17", "gpt_oss", 36, (24, 30, 36), (24, 30, 36), "eagle_config.eagle_aux_hidden_state_layer_ids"),
+    ("sglang", "0.5.17", "gpt_oss", 36, (2, 18, 33), (1, 17, 32), "eagle_config.eagle_aux_hidden_state_layer_ids"),
+    ("vllm", "0.33.0", "llama", 30, (2, 15, 27), (2, 15, 27), "eagle_aux_hidden_state_layer_ids"),
+    ("trtllm", "1.0", "llama", 30, (2, 15, 27), (1, 14, 26), "eagle3_layers_to_capture"),
+]
+
+
+@pytest.mark.parametrize(("engine", "version", "model_type", "layers", "boundaries", "ids", "key"), WRITTEN)
+def test_what_to_write(engine, version, model_type, layers, boundaries, ids, key):
+    answer = write_ids(engine, version, model_type=model_type, layers=layers, boundaries=boundaries)
+    assert (answer.ids, answer.key, answer.error) == (ids, key, None)
+
+
+@pytest.mark.parametrize(("engine", "version", "model_type", "boundaries", "text"), [
+    ("sglang", "0.5.21", "llama", (0, 2, 15), "TypeError"), ("sglang", "0.5.23", "llama", (2, 15, 30), "never captured"),
+    ("sglang", "0.4.6.post5", "llama", (3, 15, 27), "never reads layer ids"), ("sglang", "0.5.9", "kimi_k25", (2, 15, 27), "cannot capture layers before"),
+    ("vllm", "0.10.0", "llama", (3, 15, 27), "never reads layer ids"), ("trtllm", "1.0", "llama", (0, 2, 15), "embedding"),
+    ("sglang", "0.5.23", "llama", (2, 2, 15), "distinct integers"), ("sglang", "0.5.23", "llama", (2, 31), "distinct integers"),
+])
+def test_what_cannot_be_written(engine, version, model_type, boundaries, text):
+    answer = write_ids(engine, version, model_type=model_type, layers=30, boundaries=boundaries)
+    assert answer.ids is None and text in answer.error
+
+
+MODEL_TYPES = ("llama", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3", "kimi_k25", "glm4_moe_lite", "gemma3", "minimax_m3_vl", "nonesuch")
+PLACES = st.one_of(
+    st.tuples(st.just("sglang"), st.sampled_from(sglang.releases())), st.tuples(st.just("vllm"), st.sampled_from(vllm.releases())))
+
+
+@given(place=PLACES, model_type=st.sampled_from(MODEL_TYPES), layers=st.integers(6, 70), data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_what_is_written_is_what_is_captured(place, model_type, layers, data):
+    engine, version = place
+    wanted = tuple(sorted(data.draw(st.sets(st.integers(0, layers), min_size=1, max_size=4))))
+    runner = data.draw(st.sampled_from(("v1", "v2"))) if engine == "vllm" else None
+    written = write_ids(engine, version, model_type=model_type, layers=layers, boundaries=wanted, runner=runner)
+    if written.error is None:
+        answer = resolve_layers(engine, version, model_type=model_type, layers=layers, ids=written.ids, runner=runner)
+        assert answer.boundaries["eager"] == wanted
+    else:
+        assert written.ids is None
+
+
+@given(place=PLACES, model_type=st.sampled_from(MODEL_TYPES), layers=st.integers(1, 70),
+       ids=st.lists(st.one_of(st.integers(-80, 80), st.floats(), st.text(max_size=3), st.none(), st.booleans()), max_size=5),
+       where=st.sampled_from(("auto", "nested", "top_level", "nested_layer_ids")))
+@settings(max_examples=300, deadline=None)
+def test_no_list_makes_the_resolver_fail(place, model_type, layers, ids, where):
+    answer = resolve_layers(*place, model_type=model_type, layers=layers, ids=ids, place=where)
+    for path, captured in answer.boundaries.items():
+        if captured is None:
+            assert answer.error is not None
+        else:
+            assert list(captured) == sorted(set(captured)) and all(0 <= b <= layers for b in captured), path
+    json.dumps(answer.to_json())
