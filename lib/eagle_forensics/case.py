@@ -164,6 +164,15 @@ class Case(_Part):
         """Every path the case names, with its dotted key."""
         yield from _paths(self, "")
 
+    def relative(self, path: Path) -> str | None:
+        """`path` as edits name it, relative to the case folder; None if it lies elsewhere or the case has no file."""
+        if self.file is None:
+            return None
+        try:
+            return str(path.resolve().relative_to(self.file.parent.resolve()))
+        except ValueError:
+            return None
+
     def missing_evidence(self) -> list[tuple[str, Path]]:
         """Named paths that do not exist, with their dotted key."""
         return [(key, path) for key, path in self.paths() if not path.exists()]

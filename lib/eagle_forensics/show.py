@@ -75,13 +75,30 @@ def figure(fig: Figure, alt: str, caption: str) -> None:
     display({"text/html": markup, "image/png": data, "text/plain": alt}, raw=True)
 
 
-def table(frame: pd.DataFrame, caption: str, *, formats: Mapping[str, str] | None = None, mark: Sequence[bool] | None = None) -> None:
+def picture(content: tuple[Figure, str, str] | None) -> None:
+    """Display a figure that comes with its alt text and caption; nothing for None."""
+    if content is not None:
+        figure(*content)
+
+
+def markup(content: str | None, text: str) -> None:
+    """Display HTML made by this suite (its parts escaped by `safe`), with `text` for readers without HTML; nothing for None."""
+    from IPython.display import display
+
+    if content is not None:
+        display({"text/html": content, "text/plain": text}, raw=True)
+
+
+def table(frame: pd.DataFrame | None, caption: str, *, formats: Mapping[str, str] | None = None, mark: Sequence[bool] | None = None) -> None:
     """Display a data frame as an escaped HTML table with a caption.
 
-    `formats` maps a column to a format spec (`.3f`); `mark` highlights rows (with a ▸ sign, not by colour alone).
+    `formats` maps a column to a format spec (`.3f`); `mark` highlights rows (with a ▸ sign, not by colour alone). Nothing is
+    displayed for None or a frame without rows.
     """
     from IPython.display import display
 
+    if frame is None or frame.empty:
+        return
     display({"text/html": table_html(frame, caption, formats=formats, mark=mark), "text/plain": frame.to_string()}, raw=True)
 
 

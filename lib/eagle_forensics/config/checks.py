@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from eagle_forensics.boundary import format_boundaries, uniform_shift
 from eagle_forensics.config.claims import Claim, claims, compatible
 from eagle_forensics.config.inspection import Inspection
@@ -9,6 +11,13 @@ from eagle_forensics.engines.layers import write_ids
 from eagle_forensics.finding import Competitor, Edit, Evidence, Finding, Status
 
 NOTEBOOK = "01_config_inspection"
+
+
+def problem_findings(found: Inspection) -> list[Finding]:
+    """One error for each piece of evidence that the case names and that could not be read."""
+    return [Finding(id=f"config.read.{re.sub(r'[^a-z0-9]+', '-', key.lower()).strip('-')}", question=f"Can {key} be read?", status=Status.ERROR,
+                    notebook=NOTEBOOK, statement=message, next_step=f"Correct `{key}` in the case file, then run again.")
+            for key, message in found.problems.items()]
 
 
 def boundary_findings(found: Inspection) -> list[Finding]:

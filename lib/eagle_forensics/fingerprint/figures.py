@@ -15,6 +15,7 @@ from eagle_forensics.fingerprint.calibration import THRESHOLDS
 from eagle_forensics.fingerprint.identify import Identification, SlotIdentity, format_ratio
 
 if TYPE_CHECKING:
+    from eagle_forensics.fingerprint.study import Work
     from matplotlib.figure import Figure
 
 FLOOR, CEILING = 1e-3, 1.0
@@ -29,9 +30,9 @@ class Picture(NamedTuple):
     caption: str
 
 
-def match_heatmap(found: Identification) -> Picture | None:
+def match_heatmap(found: Identification | None) -> Picture | None:
     """Slots x boundaries: per-token median relative errors, the nearest boundary of each slot outlined. None without a bank."""
-    table = found.table
+    table = found.table if found else None
     if table is None:
         return None
     import matplotlib.pyplot as plt
@@ -95,12 +96,12 @@ def _cell(s: SlotIdentity) -> str:
     return f"slot {s.slot}: {s.match.best} at {s.match.error.value:.3f}, next {s.match.second} at {s.match.second_error:.3f}"
 
 
-def sink_figure(found: Identification, slot: int | None = None) -> Picture | None:
+def sink_figure(found: Identification | None, slot: int | None = None) -> Picture | None:
     """Why errors are per token: the norm of every token, and what a whole-tensor error would have said. None without a bank.
 
     `slot`: by default the one whose whole-tensor errors mislead most.
     """
-    table = found.table
+    table = found.table if found else None
     if table is None or not any(table.matches):
         return None
     import matplotlib.pyplot as plt
@@ -155,15 +156,19 @@ def _count(n: int) -> str:
     return f"{n} boundar{'y' if n == 1 else 'ies'}"
 
 
-def first_values_frame(found: Identification) -> pd.DataFrame:
+def first_values_frame(found: Identification | None) -> pd.DataFrame:
     """The human check: first five values of one ordinary token, and the norms, slot by slot."""
+    if found is None:
+        return pd.DataFrame()
     return pd.DataFrame([{"slot": g.slot, "label": g.label, "width": g.width, "token": g.row, **{f"x[{i}]": v for i, v in enumerate(g.first_values)},
                           "norm (median)": g.median_norm, "norm 10 %": g.quantiles[0], "norm 90 %": g.quantiles[1], "largest sink norm": g.sink_norm,
                           "sink tokens": g.sinks} for g in found.glances])
 
 
-def match_frame(found: Identification) -> pd.DataFrame:
+def match_frame(found: Identification | None) -> pd.DataFrame:
     """Best and second best boundary of every slot, with everything that decides and what only looks as if it did."""
+    if found is None:
+        return pd.DataFrame()
     rows = []
     for s in found.slots:
         m = s.match
@@ -176,6 +181,20 @@ def match_frame(found: Identification) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tests_frame(found: Identification) -> pd.DataFrame:
+def tests_frame(found: Identification | None) -> pd.DataFrame:
     """Outcome of the tests that need no bank: embedding, equal tokens, norm state."""
+    if found is None:
+        return pd.DataFrame()
     return pd.DataFrame([{"slot": s.slot, "label": s.label, "embedding": s.embedding.text, "equal tokens": s.twins.text, "norm state": s.norm.text} for s in found.slots])
+
+
+def sources_frame(work: Work) -> pd.DataFrame:
+    """What is compared with what, and the remarks of reading it."""
+    sources = work.sources
+    if sources is None:
+        return pd.DataFrame()
+    rows = [("dump", f"{sources.info.path.name}: {sources.info.format}, {len(sources.info.files)} samples, {len(sources.samples)} looked at"),
+            ("labels", ", ".join(sources.info.labels) if sources.info.labels else "none"),
+            ("target", "absent" if sources.target is None else f"{sources.target.model_type}, {sources.target.layers} layers, hidden {sources.target.hidden}"),
+            *(("bank", note) for note in sources.notes), *(("dump", note) for note in sources.info.notes), *(("unreadable", p) for p in sources.problems)]
+    return pd.DataFrame(rows, columns=["what", "value"])

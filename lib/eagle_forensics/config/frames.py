@@ -1,0 +1,83 @@
+"""The tables of notebook 01."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from eagle_forensics.config.inspection import Inspection
+
+_ARGUMENTS = ("algorithm", "num_steps", "topk", "num_draft_tokens", "max_running_requests", "page_size", "draft_quantization", "dtype")
+
+
+def evidence_frame(found: Inspection) -> pd.DataFrame:
+    """What the case holds for this notebook, and what could not be read."""
+    case, rows = found.case, []
+
+    def add(what: str, present: object, says: str, problem: str = "") -> None:
+        text = next((found.problems[k] for k in found.problems if k.split("[")[0] == problem), None) if problem else None
+        rows.append({"evidence": what, "state": "unreadable" if text else "read" if present else "absent", "says": text or says})
+
+    d, t = found.draft, found.target
+    add("drafter", d, "" if d is None else f"{d.family} ({d.source_format}), hidden {d.hidden}, {d.n_aux} aux planes, {len(d.tensors)} tensors, "
+        f"draft vocabulary {d.draft_vocab}", "drafter.path")
+    add("target", t, "" if t is None else f"{t.model_type}, {t.layers} layers, hidden {t.hidden}, vocabulary {t.vocab}, {len(t.tensors)} tensors", "target.path")
+    add("training dump", found.dumps, "; ".join(f"{i.format}, {len(i.files)} samples, labels {', '.join(i.labels) if i.labels else 'none'}" for i in found.dumps),
+        "training.dump")
+    trainer = case.training.trainer
+    add("trainer", trainer, "" if trainer is None else f"{trainer.name} {trainer.version or ''}, layer ids {case.training.layer_ids or 'not given'}, "
+        f"metrics {case.training.metrics or 'none'}", "training.layer_ids")
+    add("engine", case.serving.engine, found.engine, "serving")
+    add("launch line", found.launch, "" if found.launch is None else " ".join(found.launch.argv), "serving.launch")
+    add("environment", found.env, ", ".join(f"{k}={v}" for k, v in sorted(found.env.items())), "serving.env")
+    return pd.DataFrame(rows)
+
+
+def argument_frame(found: Inspection) -> pd.DataFrame:
+    """Raw against effective arguments; `changed` marks what the engine overrode."""
+    answer = found.arguments
+    if answer is None:
+        return pd.DataFrame(columns=["argument", "asked", "effective", "changed"])
+    rows = []
+    for key, value in answer.effective.items():
+        asked = next((answer.raw[k] for k in (key, f"speculative_{key}", f"speculative_eagle_{key}") if k in answer.raw), None)
+        if asked is None and value is None and key not in _ARGUMENTS:
+            continue
+        rows.append({"argument": key, "asked": "–" if asked is None else str(asked), "effective": "–" if value is None else str(value),
+                     "changed": "overridden" if key in answer.changed else ""})
+    return pd.DataFrame(rows)
+
+
+def message_frame(found: Inspection) -> pd.DataFrame:
+    """The log lines and errors this launch line will print."""
+    rows = [] if found.arguments is None else [{"level": m.level, "line": m.text} for m in found.arguments.messages]
+    if found.arguments is not None and found.arguments.error:
+        rows.append({"level": "refused", "line": found.arguments.error})
+    return pd.DataFrame(rows, columns=["level", "line"])
+
+
+def spelling_frame(found: Inspection) -> pd.DataFrame:
+    """How the boundaries that are served now are written for other releases: the hazard of an upgrade or a move."""
+    served = found.served
+    rows = [] if served is None else [{"engine and version": where, "ids to write": str(ids)} for where, ids in served.write_as.items()]
+    return pd.DataFrame(rows, columns=["engine and version", "ids to write"])
+
+
+def tensor_frame(found: Inspection) -> pd.DataFrame:
+    """The drafter's tensors by canonical name."""
+    rows = [] if found.draft is None else [{"tensor": name, "shape": " x ".join(map(str, t.shape)), "dtype": t.dtype, "MiB": t.nbytes / 2**20, "name in the file": t.name}
+                                           for name, t in sorted(found.draft.tensors.items())]
+    return pd.DataFrame(rows, columns=["tensor", "shape", "dtype", "MiB", "name in the file"])
+
+
+def layers_record(found: Inspection) -> dict[str, Any]:
+    """What notebook 03 and the diagnosis need of this notebook."""
+    return {"served": found.served.to_json() if found.served else None, "engine": found.engine,
+            "trained_by_ids": list(found.trained.boundaries) if found.trained else None,
+            "last_expected": found.trained.last_expected if found.trained else None, "problems": dict(found.problems)}
+
+
+def arguments_record(found: Inspection) -> dict[str, Any]:
+    """Effective launch arguments, for notebook 04; empty where they are not known."""
+    return dict(found.arguments.effective) if found.arguments else {}

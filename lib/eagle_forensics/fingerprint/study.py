@@ -1,0 +1,98 @@
+"""The steps of notebook 03 in order; a case without a dump is answered with one finding that says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eagle_forensics.case import Case
+from eagle_forensics.evidence.records import EvidenceError
+from eagle_forensics.finding import Finding, Status
+from eagle_forensics.fingerprint.findings import dump_findings, slot_findings
+from eagle_forensics.fingerprint.identify import Identification, identify
+from eagle_forensics.fingerprint.served import served_finding
+from eagle_forensics.fingerprint.sources import Sources, captures, gather
+from eagle_forensics.fingerprint.trained import NOTEBOOK, capture_finding, record, trained_boundaries
+
+QUESTION = "Can the dump's tensors be identified?"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A dump opened and identified; both None with the reason in `opening`."""
+
+    case: Case
+    sources: Sources | None
+    found: Identification | None
+    layers: Mapping[str, Any] | None
+    """Record of notebook 01."""
+    opening: tuple[Finding, ...]
+
+
+def begin(case: Case, *, layers: Mapping[str, Any] | None, max_samples: int, seed: int, progress: Callable[[str], None] | None = None) -> Work:
+    """Read a few samples and identify every slot. Bad evidence becomes an opening finding."""
+    common = {"id": "layers.evidence", "question": QUESTION, "notebook": NOTEBOOK}
+    if not case.training.dumps:
+        return Work(case, None, None, layers, (Finding(
+            **common, status=Status.SKIPPED, statement="Not examined: the case has no training.dump",
+            next_step="Add the dump (200 samples are plenty); it decides which states the drafter was really trained on."),))
+    try:
+        sources = gather(case, max_samples=max_samples, seed=seed, progress=progress)
+        found = identify(sources.samples, bank=sources.bank, weights=sources.weights, layers=sources.layers, labels=sources.info.labels)
+    except (EvidenceError, OSError, ValueError) as error:
+        return Work(case, None, None, layers, (Finding(
+            **common, status=Status.ERROR, statement=" ".join(str(error).split()), next_step="Correct the evidence named here, then run again."),))
+    broken = tuple(Finding(id=f"layers.unreadable-{i}", question="Can every sample be read?", status=Status.INCONCLUSIVE, required=False, notebook=NOTEBOOK,
+                           statement=text) for i, text in enumerate(sources.problems[:5]))
+    return Work(case, sources, found, layers, broken)
+
+
+def slots(work: Work) -> list[Finding]:
+    """One sentence a slot."""
+    return slot_findings(work.found) if work.found else []
+
+
+def dump(work: Work) -> list[Finding]:
+    """Labels, embedding, norm state, trained boundaries: everything about the dump but the slots themselves."""
+    if work.found is None:
+        return []
+    layers, trainer = work.layers or {}, work.case.training.trainer
+    items = dump_findings(work.found, manifest=work.sources.manifest(work.case), claimed=layers.get("trained_by_ids"),
+                          last_expected=layers.get("last_expected"), trainer=f"{trainer.name} {trainer.version or ''}".strip() if trainer else None)
+    return [f for f in items if not f.id.startswith("layers.slot-")]
+
+
+def served(work: Work) -> list[Finding]:
+    """The measured boundaries against the engine's rule, and against captures of the serving host."""
+    if work.found is None:
+        return []
+    items = [served_finding(work.found, work.layers, work.case, work.sources.target)]
+    trained = trained_boundaries(work.found)
+    for index, (path, kind, label, samples) in enumerate(captures(work.case)):
+        if isinstance(samples, EvidenceError):
+            items.append(Finding(id=f"layers.capture-{index}", question=f"Which states does {path.name} hold?", status=Status.ERROR, notebook=NOTEBOOK, statement=str(samples)))
+            continue
+        try:
+            seen = identify(samples, bank=_bank_for(work, samples), weights=work.sources.weights, layers=work.sources.layers)
+        except (EvidenceError, ValueError) as error:
+            items.append(Finding(id=f"layers.capture-{index}", question=f"Which states does {path.name} hold?", status=Status.ERROR, notebook=NOTEBOOK, statement=str(error)))
+            continue
+        items.append(capture_finding(index, seen, trained, path_kind=kind, label=label))
+    return items
+
+
+def trained_record(work: Work) -> dict[str, Any]:
+    """What notebook 02, the diagnosis and the comparison read."""
+    return record(work.found) if work.found else {}
+
+
+def _bank_for(work: Work, samples: Any) -> Any:
+    from eagle_forensics.boundary import Boundary
+    from eagle_forensics.evidence.states import fits, target_states
+
+    target = work.sources.target
+    if target is None or fits(target) is not None or any(s.input_ids is None for s in samples):
+        return work.sources.bank
+    every = [*(Boundary(i) for i in range(target.layers + 1)), Boundary(target.layers, normed=True)]
+    return target_states(target, [s.input_ids.tolist() for s in samples], every)
