@@ -119,13 +119,15 @@ def test_a_damaged_cache_is_recomputed(target, passes, own_cache):
     assert not list(own_cache.rglob(".*"))
 
 
-def test_a_fine_tune_of_equal_shape_has_its_own_key(tmp_path, target):
-    make_target(tmp_path / "tuned", seed=1)
+def test_a_fine_tune_of_equal_shape_has_its_own_key(tmp_path, model, target):
+    with torch.no_grad():
+        model.model.layers[2].mlp.up_proj.weight[40:].mul_(1.01)
+    model.save_pretrained(tmp_path / "tuned")
     tuned = read_target(tmp_path / "tuned")
-    assert [f.stat().st_size for f in (target.path / "model.safetensors", tuned.path / "model.safetensors")] == [
-        (target.path / "model.safetensors").stat().st_size] * 2
+    sizes = {(t.path / "model.safetensors").stat().st_size for t in (target, tuned)}
+    assert len(sizes) == 1
     assert target_key(target) != target_key(tuned)
-    a, b = (target_states(t, SEQUENCES[:1], [2]).plane(0, 2) for t in (target, tuned))
+    a, b = (target_states(t, SEQUENCES[:1], [3]).plane(0, 3) for t in (target, tuned))
     assert not torch.equal(a, b)
 
 
