@@ -15,8 +15,9 @@ from eagle_forensics.fingerprint.calibration import THRESHOLDS
 from eagle_forensics.fingerprint.identify import Identification, SlotIdentity, format_ratio
 
 if TYPE_CHECKING:
-    from eagle_forensics.fingerprint.study import Work
     from matplotlib.figure import Figure
+
+    from eagle_forensics.fingerprint.study import Work
 
 FLOOR, CEILING = 1e-3, 1.0
 """Ends of the colour scale: below the floor is rounding, above the ceiling the two states have nothing in common."""
@@ -132,7 +133,7 @@ def sink_figure(found: Identification | None, slot: int | None = None) -> Pictur
     right.plot(x, np.clip(robust, FLOOR, None), "o-", ms=4.5, lw=1.6, color=show.BLUE, label="per-token median")
     right.axhspan(FLOOR / 2, limit, color=show.GREEN, alpha=0.1, lw=0)
     right.annotate(f"clean match: below {limit}", (x[0], limit), xytext=(2, -13), textcoords="offset points", color="#065f46", fontsize=9.5)
-    right.set(yscale="log", ylim=(min(naive.min(), robust.min(), 0.01) / 2, max(naive.max(), robust.max()) * 2), xlabel="boundary of the target", ylabel="relative error")
+    right.set(yscale="log", ylim=(max(FLOOR, min(naive.min(), robust.min(), 0.01)) / 2, max(naive.max(), robust.max()) * 2), xlabel="boundary of the target", ylabel="relative error")
     right.legend(frameon=False, loc="upper right")
     right.set_title(f"Error of slot {slot} to every boundary", fontsize=10.5, fontweight="normal")
     for ax in (left, right):

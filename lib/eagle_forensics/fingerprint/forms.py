@@ -79,7 +79,7 @@ Candidate = tuple[Boundary, str, torch.Tensor, torch.Tensor]
 
 
 def damaged_forms(x: torch.Tensor, patch: Patch, ordinary: np.ndarray, plain: float) -> tuple[Form, ...]:
-    """Every family of damage tried on the ordinary rows of the patch, likeliest first within the order of `FAMILIES`.
+    """The best of every family of damage on the ordinary rows of the patch, in the order of `FAMILIES`, up to the first that holds.
 
     `x`: the slot's rows `[N, W]`; `ordinary`: `[N]` bool; `plain`: error of the nearest undamaged state (inf for another width).
     """
@@ -90,6 +90,8 @@ def damaged_forms(x: torch.Tensor, patch: Patch, ordinary: np.ndarray, plain: fl
         limit = min(THRESHOLDS["increment_error" if state is State.NO_RESIDUAL else "clean_error"], plain / THRESHOLDS["clean_ratio"])
         found = [_fit(b, detail, a, h) for b, detail, a, h in family(x, patch, at) if len(a) >= 8]
         out += _best(state, found, limit, len(at))
+        if out and out[-1].holds:
+            return tuple(out)
     if plain >= THRESHOLDS["rotation_error"]:
         out += _best(State.ROTATED, _gram(x, patch, at[:256]), THRESHOLDS["gram_error"], min(256, len(at)))
     return tuple(out)
