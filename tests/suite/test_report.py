@@ -53,6 +53,7 @@ def run(tmp_path_factory):
         out("display_data", {"application/javascript": "alert(4)", "text/plain": "js"}),
         out("display_data", {"image/svg+xml": "<svg><script>alert(5)</script></svg>", "text/plain": "svg"}),
         out("display_data", {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "widget-text"}),
+        out("execute_result", {"text/plain": "'evidence/03_match.json'"}),
         out("stream", name="stdout", text="0/50\r50/50 " + EVIL + "\x1b[31m red\x1b[0m\n"),
         out("error", ename="ValueError", evalue=EVIL, traceback=["\x1b[31mTraceback\x1b[0m " + EVIL]),
         markdown=f"# Title {EVIL}\n\n$K+1$ and [docs](https://x.example/docs) and [next](04_accept_length.ipynb)\n\n## Part\n\n## Part\n\n`$HOME`",
@@ -114,6 +115,7 @@ def test_pictures_ids_and_headings(page):
 
 def test_the_notebook_part_shows_results_and_folds_code(text):
     assert "kept" in text and "hidden_source" not in text and "skipped_source" not in text and "widget-text" not in text
+    assert "03_match.json" not in text and "Code, not run" not in text
     assert '<details class="nb-code">' in text and "secret_source" in text
     assert "50/50" in text and "0/50\n" not in text and "\x1b" not in text
     assert "<math" in text and "$HOME" in text and "https://x.example/docs" in text

@@ -67,10 +67,16 @@ class _DropLive(Preprocessor):
         nb.metadata.pop("widgets", None)
         for cell in nb.cells:
             if cell.cell_type == "code":
-                cell.outputs = [o for o in cell.outputs if o.output_type in ("stream", "error") or (any(m in o.get("data", {}) for m in SHOWN)
-                                and "application/vnd.jupyter.widget-view+json" not in o.data)]
+                cell.outputs = [o for o in cell.outputs if o.output_type in ("stream", "error") or _shown(o.data)]
         nb.cells = [c for c in nb.cells if c.source.strip() or c.get("outputs")]
         return nb, resources
+
+
+def _shown(data: Any) -> bool:
+    """Whether an output is worth showing: no live widget, and not only the path that `record` or `save_table` returned."""
+    if "application/vnd.jupyter.widget-view+json" in data or not any(mime in data for mime in SHOWN):
+        return False
+    return len(data) > 1 or not re.fullmatch(r"'evidence/\d\d_[^']*'", data.get("text/plain", ""))
 
 
 def sanitize(markup: str) -> str:
