@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import torch
 
+from eagle_forensics.drafter.battery import WiringResult, run_battery
 from eagle_forensics.drafter.model import Drafter
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wiring import Wiring, evaluate, standard_battery
 from tests.drafter import tiny
+
+WEIGHTS = tiny.weights(40)
+MODEL = tiny.drafter(WEIGHTS)
+TRAINED = ("slot 0", "slot 1", "slot 2")
 
 
 def plant(model: Drafter, wiring: Wiring, *, sequences: int = 20, length: int = 44, planes: int = 4, keep: float = 0.85, seed: int = 0) -> tuple[Recorded, ...]:
@@ -19,7 +25,7 @@ def plant(model: Drafter, wiring: Wiring, *, sequences: int = 20, length: int = 
     items = [tiny.sequence(1000 * seed + i, length, 3, planes) for i in range(sequences)]
     for j in range(4, length):
         step = j % 2
-        result = evaluate(model, items, wiring, 2)
+        result = evaluate(model, [i.cut(j + 1) for i in items], wiring, 2)
         for i, found in enumerate(result.sequences):
             row = int(np.nonzero(found.positions == j - 2 - step)[0][0])
             if rng.random() < keep:
@@ -27,6 +33,31 @@ def plant(model: Drafter, wiring: Wiring, *, sequences: int = 20, length: int = 
                 ids[j] = int(found.predicted[row, step])
                 items[i] = replace(items[i], input_ids=ids)
     return tuple(replace(item, planes={f"slot {k}": p for k, p in enumerate(item.planes.values())}, loss_mask=torch.arange(length) >= 4) for item in items)
+
+
+def as_named(wiring: Wiring) -> Wiring:
+    """The same wiring for planes that are still called p0, p1, ... ."""
+    return replace(wiring, planes=tuple(p.replace("slot ", "p") for p in wiring.planes))
+
+
+@cache
+def planted(truth: Wiring) -> tuple[Recorded, ...]:
+    """Text on which MODEL is right under `truth`, with more planes: copies of the trained states, states near them, and others."""
+    rng, found = torch.Generator().manual_seed(5), []
+    for item in plant(MODEL, as_named(truth)):
+        more = {}
+        for i in range(3):
+            plane = item.planes[f"slot {i}"]
+            noise = torch.randn(plane.shape, generator=rng, dtype=plane.dtype)
+            more |= {f"same {i}": plane.clone(), f"near {i}": plane + 0.35 * (i + 1) * noise, f"hair {i}": plane + 0.002 * noise, f"far {i}": noise * (i + 1)}
+        found.append(item.with_planes(more))
+    return tuple(found)
+
+
+@cache
+def battery(truth: Wiring) -> tuple[WiringResult, ...]:
+    """The standard battery of MODEL on the text of `truth`."""
+    return tuple(run_battery(MODEL, planted(truth), standard_battery(MODEL, TRAINED, slots(0, 1, 2, 3)), 2, screen_tokens=160))
 
 
 def slots(*numbers: int) -> tuple[str, ...]:

@@ -98,17 +98,17 @@ def test_groups_and_pairs():
 
 
 BAD = {
-    "two tokens": (dict(ids=[1, 2], mask=[1, 1]), "2 token"),
-    "short mask": (dict(ids=[1, 2, 3, 4], mask=[1, 1]), "loss_mask has 2"),
-    "no mask": (dict(ids=[1, 2, 3, 4], mask=None), "no loss_mask"),
-    "all-zero mask": (dict(ids=[1, 2, 3, 4], mask=[0, 0, 0, 0]), "all zero"),
-    "mask without context": (dict(ids=[1, 2, 3, 4], mask=[1, 1, 0, 0]), "two tokens before"),
-    "no ids": (dict(ids=None, mask=[0, 1, 1, 1]), "no input_ids"),
-    "ids beyond": (dict(ids=[1, 2, 3, 99], mask=[0, 1, 1, 1]), "outside the vocabulary"),
-    "negative ids": (dict(ids=[1, -2, 3, 4], mask=[0, 1, 1, 1]), "outside the vocabulary"),
-    "nan": (dict(ids=[1, 2, 3, 4], mask=[0, 1, 1, 1], value=float("nan")), "non-finite"),
-    "length": (dict(ids=[1, 2, 3, 4], mask=[0, 1, 1, 1], length=3), "for 4 tokens"),
-    "width": (dict(ids=[1, 2, 3, 4], mask=[0, 1, 1, 1], width=5), "5 wide"),
+    "two tokens": ({"ids": [1, 2], "mask": [1, 1]}, "2 token"),
+    "short mask": ({"ids": [1, 2, 3, 4], "mask": [1, 1]}, "loss_mask has 2"),
+    "no mask": ({"ids": [1, 2, 3, 4], "mask": None}, "no loss_mask"),
+    "all-zero mask": ({"ids": [1, 2, 3, 4], "mask": [0, 0, 0, 0]}, "all zero"),
+    "mask without context": ({"ids": [1, 2, 3, 4], "mask": [1, 1, 0, 0]}, "two tokens before"),
+    "no ids": ({"ids": None, "mask": [0, 1, 1, 1]}, "no input_ids"),
+    "ids beyond": ({"ids": [1, 2, 3, 99], "mask": [0, 1, 1, 1]}, "outside the vocabulary"),
+    "negative ids": ({"ids": [1, -2, 3, 4], "mask": [0, 1, 1, 1]}, "outside the vocabulary"),
+    "nan": ({"ids": [1, 2, 3, 4], "mask": [0, 1, 1, 1], "value": float("nan")}, "non-finite"),
+    "length": ({"ids": [1, 2, 3, 4], "mask": [0, 1, 1, 1], "length": 3}, "for 4 tokens"),
+    "width": ({"ids": [1, 2, 3, 4], "mask": [0, 1, 1, 1], "width": 5}, "5 wide"),
 }
 
 

@@ -21,37 +21,18 @@ from eagle_forensics.drafter.recorded import Problem
 from eagle_forensics.drafter.wiring import Wiring, evaluate, standard_battery
 from eagle_forensics.evidence.records import DraftFlags
 from eagle_forensics.finding import Status, Verdict, verdict
-from tests.drafter.planted import plant, slots
-from tests.drafter.test_wiring import MODEL, TRAINED, as_named
+from tests.drafter.planted import MODEL, TRAINED, battery, planted, slots
 
+OWN = Wiring(TRAINED)
 CONTRACT = "speculators 0.3.0, which concatenates all planes but the last"
 
 
-@cache
-def planted(truth: Wiring, sequences: int = 20):
-    """Text of the truth, with more planes: a copy of the trained states, states near them, and others."""
-    rng, found = torch.Generator().manual_seed(5), []
-    for item in plant(MODEL, as_named(truth), sequences=sequences):
-        more = {}
-        for i in range(3):
-            plane = item.planes[f"slot {i}"]
-            noise = torch.randn(plane.shape, generator=rng, dtype=plane.dtype)
-            more |= {f"same {i}": plane.clone(), f"near {i}": plane + 0.35 * (i + 1) * noise, f"hair {i}": plane + 0.002 * noise, f"far {i}": noise * (i + 1)}
-        found.append(item.with_planes(more))
-    return tuple(found)
-
-
-@cache
-def battery(truth: Wiring):
-    return tuple(run_battery(MODEL, planted(truth), standard_battery(MODEL, TRAINED, slots(0, 1, 2, 3)), 2, screen_tokens=160))
-
-
-def measured(kind: str, truth: Wiring = Wiring(TRAINED)):
+def measured(kind: str, truth: Wiring = OWN):
     return evaluate(MODEL, planted(truth), Wiring(tuple(f"{kind} {i}" for i in range(3))), 2)
 
 
 @cache
-def trained(truth: Wiring = Wiring(TRAINED)):
+def trained(truth: Wiring = OWN):
     return evaluate(MODEL, planted(truth), Wiring(TRAINED), 2)
 
 
@@ -115,9 +96,9 @@ def test_served_layers_that_cost_accuracy_are_a_layer_offset():
 
 
 @pytest.mark.parametrize("arguments,words", [
-    (dict(kind="near", served_boundaries=(2, 15, 27)), "boundaries agree"),
-    (dict(kind="near", served_boundaries=(1, 14, 26), control=None), "no control"),
-    (dict(kind="hair", served_boundaries=(1, 14, 26)), "cannot tell"),
+    ({"kind": "near", "served_boundaries": (2, 15, 27)}, "boundaries agree"),
+    ({"kind": "near", "served_boundaries": (1, 14, 26), "control": None}, "no control"),
+    ({"kind": "hair", "served_boundaries": (1, 14, 26)}, "cannot tell"),
 ], ids=["same boundaries", "no control", "too close"])
 def test_a_loss_with_another_explanation_accuses_nobody(arguments, words):
     found = served(**arguments)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import numpy as np
 import pytest
 import torch
@@ -103,7 +106,7 @@ def test_equals_a_real_decode_loop_round_by_round(seed, steps):
     assert list(result.rounds().lengths) == accepted
     assert [v.accepted for v in round_views(result.sequences[0])] == accepted
     texts = [[*v.drafted[:v.accepted], *([v.bonus] if v.bonus is not None else [])] for v in round_views(result.sequences[0])]
-    assert sum(texts, []) == ids[len(prompt) + 1:]
+    assert functools.reduce(operator.iadd, texts, []) == ids[len(prompt) + 1:]
 
 
 def test_some_decode_loops_accept_several_drafts():

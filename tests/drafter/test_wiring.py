@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from itertools import product
 
 import pytest
@@ -13,24 +12,19 @@ from eagle_forensics import stats
 from eagle_forensics.drafter import battery as battery_module
 from eagle_forensics.drafter.battery import run_battery
 from eagle_forensics.drafter.fuse import Projections
-from eagle_forensics.drafter.wiring import Wiring, candidate_sets, evaluate, evaluate_all, flag_sets, plane_orders, standard_battery, variations
+from eagle_forensics.drafter.wiring import (
+    Wiring,
+    candidate_sets,
+    evaluate,
+    evaluate_all,
+    flag_sets,
+    plane_orders,
+    standard_battery,
+    variations,
+)
 from eagle_forensics.evidence.records import DraftFlags, Rope
 from tests.drafter import tiny
-from tests.drafter.planted import plant, slots
-
-WEIGHTS = tiny.weights(40)
-MODEL = tiny.drafter(WEIGHTS)
-TRAINED = slots(0, 1, 2)
-
-
-def as_named(wiring: Wiring) -> Wiring:
-    """The same wiring for planes that are still called p0, p1, ... ."""
-    return replace(wiring, planes=tuple(p.replace("slot ", "p") for p in wiring.planes))
-
-
-@cache
-def planted(wiring: Wiring):
-    return plant(MODEL, as_named(wiring))
+from tests.drafter.planted import MODEL, TRAINED, WEIGHTS, as_named, battery, plant, planted, slots
 
 
 @pytest.mark.parametrize("before_fc,per_plane,normed", list(product((False, True), repeat=3)))
@@ -93,7 +87,7 @@ TRUTHS = [
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=lambda w: w.label)
 def test_the_planted_wiring_comes_first_with_a_margin(truth):
-    results = run_battery(MODEL, planted(truth), standard_battery(MODEL, TRAINED, slots(0, 1, 2, 3)), 2, screen_tokens=160)
+    results = battery(truth)
     honest = [r for r in results if not r.wiring.leaks]
     assert honest[0].wiring.same_feed(truth), [r.label for r in honest[:3]]
     assert honest[1].difference.high < 0
@@ -112,7 +106,7 @@ def test_two_faults_at_once_are_found_by_the_deep_battery():
 def test_elimination_changes_nothing_but_the_cost():
     wirings = standard_battery(MODEL, TRAINED, slots(0, 1, 2, 3))
     full = run_battery(MODEL, planted(Wiring(TRAINED)), wirings, 2, screen_tokens=0)
-    quick = run_battery(MODEL, planted(Wiring(TRAINED)), wirings, 2, screen_tokens=160)
+    quick = battery(Wiring(TRAINED))
     assert all(r.complete for r in full) and len(quick) == len(full)
     dropped = [r for r in quick if not r.complete]
     assert len(dropped) > len(wirings) / 2 and all(r.n <= 160 for r in dropped)
@@ -147,7 +141,7 @@ def test_leaks_are_never_best_and_are_named():
     assert Wiring(TRAINED, token_shift=2).leaks and Wiring(TRAINED, hidden_shift=1).leaks
     assert not any(w.leaks for w in (Wiring(TRAINED), Wiring(TRAINED, token_shift=0), Wiring(TRAINED, hidden_shift=-1)))
     truth = Wiring(TRAINED, hidden_shift=1)
-    results = run_battery(MODEL, planted(truth), standard_battery(MODEL, TRAINED, slots(0, 1, 2)), 2, screen_tokens=160)
+    results = battery(truth)
     assert not results[0].wiring.leaks
     assert next(r for r in results if r.wiring.same_feed(truth)).difference.low > 0
 
