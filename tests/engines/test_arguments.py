@@ -110,7 +110,8 @@ def test_arguments_that_are_accepted(version, line, expected):
 
 
 @pytest.mark.parametrize(("version", "line", "env", "overlap", "spec_v2"), [
-    ("0.5.3", "--speculative-eagle-topk 1", {}, False, False),
+    ("0.5.3", "--speculative-eagle-topk 1", {"SGLANG_ENABLE_SPEC_V2": "1"}, False, False),
+    ("0.5.3.post2", "--speculative-eagle-topk 1", {"SGLANG_ENABLE_SPEC_V2": "1"}, True, True),
     ("0.5.9", "--speculative-eagle-topk 1", {}, False, False),
     ("0.5.9", "--speculative-eagle-topk 1", {"SGLANG_ENABLE_SPEC_V2": "1"}, True, True),
     ("0.5.11", "--speculative-eagle-topk 1", {}, True, True),
