@@ -71,7 +71,7 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an interrupted run of the same case.")] = False,
 ) -> None:
     """Run the suite on one case or many; the exit code is the worst verdict."""
-    from eagle_forensics.suite.runner import run_cases
+    from eagle_forensics.suite.batch import run_cases
 
     raise typer.Exit(run_cases(cases, only=_numbers(only), settings=_settings(set_ or []), out=out, resume=not fresh))
 
@@ -210,6 +210,8 @@ def _args_text(answer: dict[str, Any]) -> str:
     lines = [f"{answer['engine']} {answer['version']}"]
     raw, effective = answer["raw"], answer["effective"] or {}
     for key, value in effective.items():
+        if value is None:
+            continue
         before = raw.get(key, raw.get(f"speculative_{key}"))
         changed = "" if before is None or str(before) == str(value) else f"   (asked: {before})"
         lines.append(f"  {key:<24} {value}{changed}")

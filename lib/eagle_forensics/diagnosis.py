@@ -143,10 +143,10 @@ def _story(outcome: Verdict, faults: Sequence[DiagnosedFault], findings: Sequenc
             paragraphs.append("The same is seen independently: " + " ".join(proof))
         if first.competitor:
             c = first.competitor
-            paragraphs.append(f"The nearest other explanation is {c.fault} ({c.margin}): {c.why_rejected}. "
-                              f"This verdict falls if {first.refuted_by}.")
+            paragraphs.append(f"The nearest other explanation is {c.fault} ({c.margin}): {c.why_rejected.rstrip('.')}. "
+                              f"What would refute this verdict: {first.refuted_by.rstrip('.')}.")
         if first.caused_by:
-            paragraphs.append(f"How it came about – {first.caused_by}.")
+            paragraphs.append(f"How it came about: {first.caused_by}.")
         fix = " ".join(x for x in (first.remedy, first.predicted_effect) if x)
         if fix:
             paragraphs.append(f"The fix. {fix}")
@@ -154,11 +154,10 @@ def _story(outcome: Verdict, faults: Sequence[DiagnosedFault], findings: Sequenc
             relation = f" It follows from {other.caused_by}." if other.caused_by else ""
             paragraphs.append(f"Also found ({other.slug}): {other.statement}.{relation}" + (f" {other.remedy}" if other.remedy else ""))
     else:
-        passed = [f for f in findings if f.status is Status.PASS]
-        if passed:
-            paragraphs.append("What holds: " + " ".join(f"{_capital(f.statement)}." for f in passed if _question(f) in ("layers", "drafter", "acceptance"))
-                              if any(_question(f) in ("layers", "drafter", "acceptance") for f in passed)
-                              else "What holds: " + " ".join(f"{_capital(f.statement)}." for f in passed))
+        holds = [f for f in findings if f.status is Status.PASS and not f.id.startswith("layers.slot-")]
+        measured = [f for f in holds if WEIGHT.get(_question(f), 1) > 1]
+        if holds:
+            paragraphs.append("What holds: " + " ".join(f"{_capital(f.statement)}." for f in measured or holds))
     undecided = [f for f in findings if f.status is Status.INCONCLUSIVE]
     if undecided:
         paragraphs.append("Undecided: " + " ".join(f"{_capital(f.statement)}." for f in undecided))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eagle_forensics.config.inspection import Inspection
-from eagle_forensics.engines.tensors import loading
+from eagle_forensics.engines.tensors import LoadAnswer, loading
 from eagle_forensics.evidence.records import Draft
 from eagle_forensics.evidence.tensors import load_array
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
@@ -113,19 +113,48 @@ def _head_cosine(found: Inspection, draft: Draft, image: np.ndarray) -> tuple[fl
 
 def _inventory(found: Inspection, draft: Draft) -> list[Finding]:
     serving = found.case.serving
-    if not (serving.engine and serving.version):
+    if serving.engine not in ("sglang", "vllm") or not serving.version:
         return []
-    answer = loading(serving.engine, serving.version, tuple(draft.tensors), draft.flags)
-    question = "Does every tensor of the checkpoint reach a parameter, and every parameter a tensor?"
-    lost = [*answer.dropped, *(f"{name} (never loaded)" for name in answer.random)]
-    evidence = tuple(Evidence(note="rule", source=s) for s in answer.sources)
-    harmful = [n for n in answer.dropped if n.startswith(("layers.", "fc", "norm", "lm_head", "input_norm", "d2t"))] + list(answer.random)
-    if harmful:
-        return [Finding(
-            id="config.inventory", fault="load.tensor-inventory", question=question, status=Status.FAIL, notebook=NOTEBOOK, observed=lost,
-            expected=[], unit="tensors", n=len(draft.tensors), statement=f"{found.engine} loads without a word but not all: {', '.join(harmful[:6])}",
-            competitor=Competitor(fault="load.architecture", margin=f"{len(harmful)} of {len(draft.tensors)} tensors", why_rejected="the other names map"),
-            refuted_by="the engine's log of loaded parameters names them", evidence=evidence, remedy="Rename or export again for this engine version.")]
-    return [Finding(id="config.inventory", question=question, status=Status.PASS, notebook=NOTEBOOK, n=len(draft.tensors), observed=len(draft.tensors),
-                    unit="tensors", evidence=evidence,
-                    statement=f"all {len(draft.tensors)} tensors have a place in {found.engine}" + (f" (ignored by design: {', '.join(answer.dropped)})" if answer.dropped else ""))]
+    names = (*(t.name for t in draft.tensors.values()), *draft.unknown_tensors)
+    answer = loading(serving.engine, serving.version, names, draft.config, draft_architecture=draft.architectures[0] if draft.architectures else None)
+    return [_tensors(found, draft, answer), *_flags(found, draft, answer)]
+
+
+def _tensors(found: Inspection, draft: Draft, answer: LoadAnswer) -> Finding:
+    """The engine's loader drops unknown names and leaves missing parameters uninitialised without a message."""
+    common = {"id": "config.inventory", "question": "Does every tensor of the checkpoint reach a parameter, and every parameter a tensor?",
+              "notebook": NOTEBOOK, "n": len(answer.loaded) + len(answer.dropped) + len(answer.replaced), "unit": "tensors",
+              "evidence": (*(Evidence(note="rule", source=s) for s in answer.sources), *(Evidence(note=f"{n}: {why}") for n, why in answer.dropped.items()),
+                           *(Evidence(note=f"{n}: replaced by {by}") for n, by in answer.replaced.items()))}
+    if answer.error:
+        return Finding(**common, fault="load.architecture", status=Status.FAIL, observed=answer.error, expected="a draft that loads",
+                       statement=f"{found.engine} does not load this drafter: {answer.error}",
+                       competitor=Competitor(fault="load.tensor-inventory", margin="an error at construction, before any tensor", why_rejected="the class itself refuses the config"),
+                       refuted_by="the server starts with this drafter", remedy="Correct the config field the error names.")
+    if answer.missing:
+        return Finding(**common, fault="load.tensor-inventory", status=Status.FAIL, observed=list(answer.missing), expected=[],
+                       statement=f"{found.engine} loads this drafter without a word, but nothing fills {len(answer.missing)} of its parameters: {', '.join(answer.missing[:4])}"
+                       + (" ..." if len(answer.missing) > 4 else ""),
+                       competitor=Competitor(fault="load.architecture", margin=f"{len(answer.loaded)} tensors load, {len(answer.dropped)} are dropped",
+                                             why_rejected="the class accepts the config and the other names map"),
+                       refuted_by="the engine fills these parameters from the checkpoint", remedy="Rename or export the tensors for this engine version.",
+                       predicted_effect="Random weights in a draft layer keep the accept length near 1.00.")
+    ignored = "" if not answer.dropped else f"; not used: {', '.join(answer.dropped)}"
+    return Finding(**common, status=Status.PASS, observed=len(answer.loaded), expected=len(answer.loaded),
+                   statement=f"every parameter of the drafter in {found.engine} is filled by one of {len(answer.loaded)} tensors{ignored}")
+
+
+def _flags(found: Inspection, draft: Draft, answer: LoadAnswer) -> list[Finding]:
+    """Head flags of the config that this release does not honour."""
+    common = {"id": "config.flags", "question": "Does the engine honour the head's flags?", "notebook": NOTEBOOK,
+              "evidence": tuple(Evidence(note=f"{flag}: {fate}") for flag, fate in answer.flags.items())}
+    lost = {flag: fate for flag, fate in answer.flags.items() if fate.startswith("ignored") and getattr(draft.flags, flag, None)}
+    if not lost:
+        return [Finding(**common, status=Status.PASS, observed=sorted(answer.flags), statement=f"{found.engine} ignores none of the head flags that are set"
+                        + (f" ({', '.join(f'{k}: {v}' for k, v in answer.flags.items())})" if answer.flags else " (none is set)"))]
+    names = ", ".join(lost)
+    return [Finding(**common, fault="drafter.norm-flags", status=Status.FAIL, observed=list(lost), expected=[], unit="ignored flags",
+                    statement=f"{found.engine} ignores {names}, which the drafter was trained with: {'; '.join(lost.values())}",
+                    competitor=Competitor(fault="wiring.plane-order", margin=f"{len(lost)} flag(s) set and not read", why_rejected="the flag is in the config and not in the engine's source; no order of planes is involved"),
+                    refuted_by="notebook 02 finds the same accuracy with the flag off", remedy="Serve with a release that reads the flag, or retrain without it.",
+                    next_step="Notebook 02 shows the accuracy under every flag combination.")]

@@ -7,8 +7,8 @@ import re
 from eagle_forensics.boundary import format_boundaries, uniform_shift
 from eagle_forensics.config.claims import Claim, claims, compatible
 from eagle_forensics.config.inspection import Inspection
-from eagle_forensics.engines.layers import write_ids
-from eagle_forensics.finding import Competitor, Edit, Evidence, Finding, Status
+from eagle_forensics.engines.remedy import serve_boundaries
+from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 NOTEBOOK = "01_config_inspection"
 
@@ -123,11 +123,7 @@ def _trained_against_served(found: Inspection, claim: Claim, question: str) -> F
     if not wrong:
         return Finding(**common, status=Status.PASS, statement=f"{claim.who} and {found.engine} mean the same states: "
                                                                f"{format_boundaries(trained)} on every path")
-    fix = write_ids(served.engine, served.version, model_type=served.model_type, layers=served.layers, boundaries=trained,
-                    architecture=found.target.architectures[0] if found.target and found.target.architectures else None,
-                    runner=getattr(served, "runner", None))
-    edits = () if fix.error or "eager" not in wrong else (
-        Edit(file="drafter/config.json", key=fix.key, value=list(fix.ids), applies_to=found.engine),)
+    fix = serve_boundaries(found.case, found.target, trained, served.runner)
     if set(wrong) == {"graph"}:
         return Finding(
             **common, fault="wiring.graph-default-layers", status=Status.FAIL,
@@ -150,7 +146,7 @@ def _trained_against_served(found: Inspection, claim: Claim, question: str) -> F
         competitor=Competitor(fault="wiring.mislabelled-dump", margin="the claim comes from the trainer's ids, not from a label",
                               why_rejected="not rejected here: notebook 03 compares the dump's tensors with the target"),
         refuted_by="notebook 03 finds other boundaries in the dump than the trainer's ids say, or a live capture equals the dump",
-        remedy=None if fix.error else f"Write {fix.key} = {list(fix.ids)} for {found.engine}.", edits=edits,
+        remedy=fix.text, edits=fix.edits,
         predicted_effect="Notebook 02 predicts the accept length of both wirings on the same tokens.",
         next_step="Read notebook 03 for the tensors and notebook 02 for the size of the loss.")
 

@@ -79,10 +79,10 @@ def _table(results: dict[str, RunResult]) -> Table:
         table.add_column(column, overflow="fold")
     rows = {"verdict": lambda r: str(r.verdict),
             "faults": lambda r: "\n".join(f["slug"] for f in _diagnosis(r)["faults"]) or "none",
-            "trained (tensors)": lambda r: _set(_record(r, "03_trained").get("boundaries")),
+            "trained (tensors)": lambda r: _set(_record(r, "03_trained").get("trained_boundaries")),
             "served (engine rule)": lambda r: _set((_record(r, "01_layers").get("served") or {}).get("boundaries", {}).get("eager")),
-            "accuracy, step 1": lambda r: _estimate(_record(r, "02_prediction").get("served", {}).get("accuracy"), 3),
-            "predicted accept length": lambda r: _estimate(_record(r, "02_prediction").get("served", {}).get("accept_length"), 3),
+            "accuracy, step 1": lambda r: _estimate(_served(r).get("accuracy")),
+            "predicted accept length": lambda r: _estimate(_served(r).get("accept_length")),
             "seconds": lambda r: f"{r.seconds:.0f}"}
     for label, value in rows.items():
         table.add_row(label, *(value(r) for r in results.values()))
@@ -93,7 +93,9 @@ def _set(values: Any) -> str:
     return "–" if not values else "{" + ", ".join(map(str, values)) + "}"
 
 
-def _estimate(value: Any, digits: int) -> str:
-    if not value:
-        return "–"
-    return f"{value['value']:.{digits}f}\n[{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+def _served(result: RunResult) -> dict[str, Any]:
+    return _record(result, "02_prediction").get("served") or {}
+
+
+def _estimate(value: Any) -> str:
+    return f"{value['value']:.3f}\n[{value['low']:.3f}, {value['high']:.3f}]" if value else "–"

@@ -1,0 +1,76 @@
+"""The vocabulary map, widths and inventory: valid maps pass however they look, broken ones are named."""
+
+import pytest
+import torch
+
+from eagle_forensics.config.checkpoint import checkpoint_findings
+from eagle_forensics.config.inspection import inspect
+from eagle_forensics.finding import Status
+from tests.config.papers import papers
+from tests.evidence import builders
+
+
+def findings(folder, **changed):
+    weights = builders.head() | {k: v for k, v in changed.items() if v is not None}
+    for gone in [k for k, v in changed.items() if v is None]:
+        weights.pop(gone)
+    return {f.id: f for f in checkpoint_findings(inspect(papers(folder, weights=weights)))}
+
+
+def mapped(image: list[int], vocab: int = builders.V) -> dict[str, torch.Tensor]:
+    image = torch.tensor(image)
+    t2d = torch.zeros(vocab, dtype=torch.bool)
+    t2d[image] = True
+    return {"d2t": image - torch.arange(len(image)), "t2d": t2d}
+
+
+def test_a_map_onto_every_second_token_is_valid_although_d2t_is_arange(tmp_path):
+    """Known case A08, first file: judge by the identity, not by the look."""
+    maps = {"d2t": torch.arange(24), "t2d": torch.arange(48) % 2 == 0, "lm_head.weight": builders.weights(24, builders.H)}
+    item = findings(tmp_path, **maps)["config.vocabulary"]
+    assert item.status is Status.PASS, item.statement
+
+
+def test_the_same_map_with_another_t2d_is_wrong(tmp_path):
+    """Known case A08, second file."""
+    maps = {"d2t": torch.arange(24), "t2d": torch.arange(48) < 24, "lm_head.weight": builders.weights(24, builders.H)}
+    assert findings(tmp_path, **maps)["config.vocabulary"].fault == "vocab.map-semantics"
+
+
+def test_absolute_ids_are_recognised(tmp_path):
+    image = list(range(5, 5 + builders.VD))
+    item = findings(tmp_path, **(mapped(image) | {"d2t": torch.tensor(image)}))["config.vocabulary"]
+    assert item.fault == "vocab.map-semantics" and "absolute" in item.statement and "target_id - i" in item.remedy
+
+
+def test_a_missing_map_is_named(tmp_path):
+    """Known case A07."""
+    item = findings(tmp_path, d2t=None, t2d=None)["config.vocabulary"]
+    assert item.fault == "vocab.map-missing" and (item.observed, item.expected) == (builders.VD, builders.V)
+
+
+@pytest.mark.parametrize("image", [list(range(builders.VD)), list(range(10, 10 + builders.VD))])
+def test_healthy_maps_pass(tmp_path, image):
+    assert findings(tmp_path, **mapped(image))["config.vocabulary"].status is Status.PASS
+
+
+def test_fc_of_another_width_than_the_captured_planes(tmp_path):
+    item = findings(tmp_path, **mapped(list(range(builders.VD))), **{"fc.weight": builders.weights(builders.H, 2 * builders.H)})["config.fc-width"]
+    assert item.fault == "wiring.plane-count" and "2 planes" in item.statement
+
+
+def test_fc_over_all_layers(tmp_path):
+    item = findings(tmp_path, **{"fc.weight": builders.weights(builders.H, 31 * builders.H)})["config.fc-width"]
+    assert item.fault == "wiring.all-layers"
+
+
+def test_layers_0_is_dropped_by_old_releases(tmp_path):
+    weights = {**builders.head("layers.0."), **mapped(list(range(builders.VD)))}
+    old = {f.id: f for f in checkpoint_findings(inspect(papers(tmp_path / "old", weights=weights, version="0.5.9")))}
+    new = {f.id: f for f in checkpoint_findings(inspect(papers(tmp_path / "new", weights=weights, version="0.5.23")))}
+    assert old["config.inventory"].fault == "load.tensor-inventory"
+    assert new["config.inventory"].status is Status.PASS
+
+
+def test_no_weights_no_verdict(tmp_path):
+    assert [f.status for f in checkpoint_findings(inspect(papers(tmp_path)))] == [Status.SKIPPED]
