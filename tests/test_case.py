@@ -87,3 +87,10 @@ def test_any_content_is_a_case_or_a_case_error(tmp_path_factory, content):
         assert isinstance(load_case(path), Case)
     except CaseError:
         pass
+
+
+def test_the_reference_page_names_every_key():
+    from pathlib import Path
+
+    page = (Path(__file__).resolve().parents[1] / "docs" / "case-file.md").read_text(encoding="utf-8")
+    assert not [key for key in known_keys() if f"`{key}`" not in page]
