@@ -72,7 +72,7 @@ def test_a_cell_that_takes_too_long_is_stopped_and_named(tmp_path):
     source = tiny.notebook(tmp_path, "01_config_inspection", ["import time; time.sleep(60)", AFTER], opened=False)
     outcome = execute(source, alone(tmp_path, source), {}, cell_timeout=2)
     assert outcome.kind == "timeout" and not outcome.complete and outcome.cell == 2
-    assert all(word in outcome.reason for word in ("01_config_inspection, cell 2 of 3", "limit of 2 s", "--cell-timeout"))
+    assert all(word in outcome.reason for word in ("01_config_inspection, cell 2 of 3", "limit of 2 s", "EAGLE_FORENSICS_CELL_TIMEOUT="))
     assert not list(tmp_path.rglob("*.went-on"))
 
 

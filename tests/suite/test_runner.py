@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 import pytest
 
 from eagle_forensics.case import CaseError
-from eagle_forensics.suite import provenance, runfolder, runner
+from eagle_forensics.suite import provenance, runfolder
 from eagle_forensics.suite.parameters import ParameterError
 from eagle_forensics.suite.runfolder import RunFolderError
-from eagle_forensics.suite.runner import run_case, run_cases
+from eagle_forensics.suite.runner import run_case
 from tests.suite import tiny
 
 SCRIPT = """
@@ -114,27 +114,16 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(tmp_path, notebooks,
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_limit_that_is_no_number_is_refused(tmp_path, notebooks, monkeypatch):
+    monkeypatch.setenv("EAGLE_FORENSICS_CELL_TIMEOUT", "soon")
+    with pytest.raises(RunFolderError, match="number of seconds"):
+        run_case(tiny.case(tmp_path / "c"), out=tmp_path / "runs")
+
+
 def test_absent_notebooks_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("EAGLE_FORENSICS_NOTEBOOKS", str(tmp_path / "none"))
     with pytest.raises(RunFolderError, match=r"03_layer_matching\.ipynb"):
         run_case(tiny.case(tmp_path / "c"), only=[3])
-
-
-def test_many_cases_end_in_the_worst_verdict(tmp_path, monkeypatch, capsys):
-    asked = []
-
-    def fake(case, **given):
-        asked.append(given)
-        run = tiny.finished(tmp_path / f"run{len(asked)}", tiny.finding(status="fail" if len(asked) == 1 else "pass"))
-        merged = json.loads((run / "findings.json").read_text())
-        return runner.RunResult(run, runner.Verdict(merged["verdict"]), (), (), 1.0, merged)
-
-    monkeypatch.setattr(runner, "run_case", fake)
-    case = tiny.case(tmp_path / "c")
-    assert run_cases([case, case], settings={"drafter.path": "x", "samples": 3, "name": "y"}) == 1
-    assert asked[0]["overrides"] == {"drafter.path": "x", "name": "y"} and asked[0]["parameters"] == {"samples": 3}
-    said = capsys.readouterr().out
-    assert "FAIL" in said and "PASS" in said and "post_mortem.html" in said
 
 
 def test_two_runs_never_share_a_folder(tmp_path):

@@ -23,6 +23,8 @@ from eagle_forensics.suite.redact import redact
 from eagle_forensics.suite.runfolder import RunFolder
 
 CELL_TIMEOUT_S = 1800
+CELL_TIMEOUT_ENV = "EAGLE_FORENSICS_CELL_TIMEOUT"
+"""Environment variable with another limit for a cell, in seconds."""
 START_TIMEOUT_S = 120
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -192,7 +194,7 @@ def _classify(name: str, error: BaseException | None, watch: _Watch, cell_timeou
     raised = watch.stopped_by()
     if isinstance(error, CellTimeoutError | asyncio.TimeoutError):
         return "timeout", (f"{here} ran longer than the limit of {cell_timeout} s and was stopped. Give it smaller samples, or raise "
-                           "the limit with --cell-timeout.")
+                           f"the limit with {CELL_TIMEOUT_ENV}=SECONDS.")
     if isinstance(error, DeadKernelError):
         return "kernel died", (f"The kernel died in {here}: killed for memory, a crash in native code, or os._exit. Watch its memory "
                                "(`free -m`), reduce the samples, and run again.")

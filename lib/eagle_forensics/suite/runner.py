@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle_forensics.case import Case, known_keys, load_case
+from eagle_forensics.case import Case, load_case
 from eagle_forensics.finding import Finding, Status, Verdict
 from eagle_forensics.suite import parameters as notebook_parameters
 from eagle_forensics.suite import provenance, runfolder
-from eagle_forensics.suite.execute import CELL_TIMEOUT_S, NotebookOutcome, execute
+from eagle_forensics.suite.execute import CELL_TIMEOUT_ENV, CELL_TIMEOUT_S, NotebookOutcome, execute
 from eagle_forensics.suite.files import write_text
 from eagle_forensics.suite.merge import merge
-from eagle_forensics.suite.progress import Progress, Step, silent, to_stream
+from eagle_forensics.suite.progress import Progress, Step, silent
 from eagle_forensics.suite.redact import kept_env, redact_argv, redact_tree
 from eagle_forensics.suite.report import post_mortem
 from eagle_forensics.suite.runfolder import NOTEBOOKS, RunFolder, RunFolderError
 from eagle_forensics.suite.session import OVERRIDES_ENV, RUN_ENV, case_entry
-from eagle_forensics.suite.terminal import STYLE, printed, visible
 
 NOTEBOOKS_ENV = "EAGLE_FORENSICS_NOTEBOOKS"
 
@@ -88,15 +87,17 @@ def select(only: Sequence[int] | None) -> dict[str, Path]:
 
 def run_case(case_file: Path, *, only: Sequence[int] | None = None, overrides: Mapping[str, Any] | None = None,
              parameters: Mapping[str, Any] | None = None, out: Path | None = None, progress: Progress | None = None,
-             resume: bool = True, cell_timeout: int = CELL_TIMEOUT_S) -> RunResult:
+             resume: bool = True, cell_timeout: int | None = None) -> RunResult:
     """Run the notebooks (all, or those numbered in `only`) on a case and write its run folder under `out` (default runs/).
 
     A killed or interrupted run of the same case, parameters and suite is resumed: its finished notebooks are kept.
-    One failing notebook never stops the others. Raises CaseError, ParameterError and RunFolderError before anything is
+    One failing notebook never stops the others. `cell_timeout` in seconds: else $EAGLE_FORENSICS_CELL_TIMEOUT, else half
+    an hour. Raises CaseError, ParameterError and RunFolderError before anything is
     run, RunInterrupted on Ctrl-C or SIGTERM.
     """
     began = time.monotonic()
     report = progress or silent
+    limit = cell_timeout or _limit(os.environ.get(CELL_TIMEOUT_ENV))
     case = load_case(case_file, dict(overrides or {}))
     chosen = select(only)
     declared = {name: notebook_parameters.read_parameters(path) for name, path in chosen.items()}
@@ -109,7 +110,7 @@ def run_case(case_file: Path, *, only: Sequence[int] | None = None, overrides: M
     try:
         with _sigterm_interrupts():
             for position, (name, path) in enumerate(chosen.items(), 1):
-                outcomes[name] = _one(folder, case, path, given[name], declared[name], env, cell_timeout,
+                outcomes[name] = _one(folder, case, path, given[name], declared[name], env, limit,
                                       _Reporter(report, position, len(chosen), name))
             merged = finish(folder, case, outcomes)
     except KeyboardInterrupt:
@@ -131,47 +132,12 @@ def finish(folder: RunFolder, case: Case, outcomes: Mapping[str, NotebookOutcome
     return merged
 
 
-WORST = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.PASS)
-
-
-def run_cases(cases: Sequence[Path], *, only: Sequence[int] | None = None, settings: Mapping[str, Any] | None = None, out: Path | None = None,
-              resume: bool = True, progress: Progress | None = None) -> int:
-    """Run cases one after the other and print each verdict table; returns the exit code of the worst verdict.
-
-    `settings` are keys of the case (`drafter.path`) or parameters of notebooks, as `--set` gives them. All case files are
-    read before the first is run.
-    """
-    overrides, given = split_settings(settings or {})
-    for case in cases:
-        load_case(case, overrides)
-    verdicts = []
-    for case in cases:
-        result = run_case(case, only=only, overrides=overrides, parameters=given, out=out, resume=resume, progress=progress or to_stream())
-        print(verdict_text(result), flush=True)
-        verdicts.append(result.verdict)
-    return min(verdicts, key=WORST.index, default=Verdict.INCONCLUSIVE).exit_code
-
-
-def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(overrides of the case, parameters of notebooks): a key with a dot or a key of the case is an override."""
-    keys = set(known_keys())
-    overrides = {k: v for k, v in settings.items() if "." in k or k in keys}
-    return overrides, {k: v for k, v in settings.items() if k not in overrides}
-
-
-def verdict_text(result: RunResult) -> str:
-    """The verdict table of a run for a terminal, with the next step and the path of the post-mortem."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("notebook", "verdict", *(s.value for s in Status), "seconds")
-    for row in result.table():
-        table.add_row(row["notebook"], Text(row["verdict"], style=STYLE[row["verdict"]]), *(str(row[s.value] or "–") for s in Status),
-                      "kept" if row["seconds"] is None else f"{row['seconds']:.0f}")
-    diagnosis = result.merged["diagnosis"]
-    steps = diagnosis["next_steps"]
-    return printed(table, Text(f"{result.verdict}  {visible(diagnosis['headline'])}", style=f"bold {STYLE[result.verdict]}"),
-                   *([f"next: {visible(steps[0])}"] if steps else []), f"post-mortem: {result.post_mortem}")
+def _limit(text: str | None) -> int:
+    if not text:
+        return CELL_TIMEOUT_S
+    if not text.isdecimal() or int(text) < 1:
+        raise RunFolderError(f"{CELL_TIMEOUT_ENV} is {text!r}; expected a number of seconds.")
+    return int(text)
 
 
 class _Reporter:
