@@ -67,6 +67,11 @@ def test_ways_to_start_a_server(text):
     assert read_launch(text).arguments == WANTED
 
 
+def test_what_is_no_comment_and_no_descriptor():
+    line = read_launch("sglang serve --model org/m#1 --name x16>log --tp 8>log # --tp 4")
+    assert line.arguments == {"model": "org/m#1", "name": "x16", "tp": True}
+
+
 def test_the_model_of_vllm_serve_is_named():
     assert read_launch("vllm serve org/model --tp 2").arguments == {"model": "org/model", "tp": "2"}
 
@@ -269,6 +274,11 @@ def test_no_text_gives_a_traceback(text):
         read_launch(text)
     except EvidenceError:
         pass
+
+
+def test_quotes_inside_reprs():
+    fields = {"a": "it's \"so\", (b=1)", "b": "\\"}
+    assert reprs.read_fields(f"X(a={fields['a']!r}, b={fields['b']!r})") == (fields, True)
 
 
 @settings(max_examples=100, deadline=None)

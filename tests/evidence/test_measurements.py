@@ -62,7 +62,7 @@ def test_an_impossible_row_is_named_and_left_out(tmp_path, name):
     assert problem.startswith("line 2 (bad): ") and said in problem and problem.endswith("left out of every figure.")
 
 
-@pytest.mark.parametrize("row", ["sglang,1,1,16,2.0", "sglang,15,1,2,1.9", "vllm,,,3,4.0", ",,,3,4.0", "sglang,5,4,6,6.0"])
+@pytest.mark.parametrize("row", ["sglang,1,1,16,2.0", "sglang,15,1,2,2.9", "vllm,,,3,4.0", ",,,3,4.0", "sglang,5,4,6,6.0"])
 def test_a_figure_at_its_limit_is_possible(tmp_path, row):
     """SGLang overwrites draft_tokens by steps + 1 at topk 1, and other engines do not count the root."""
     frame = table(tmp_path, f"label,engine,steps,topk,draft_tokens,accept_length\nx,{row}\n")
