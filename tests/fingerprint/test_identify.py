@@ -222,3 +222,12 @@ def test_the_sentence_carries_numbers_and_rival():
     assert sentence.startswith("file slot 0, called `embed`, is the output of layer 0 (b=1): relative error 0.00")
     assert "next best" in sentence
     assert "it is not the embedding: rows differ from embed_tokens[ids]" in sentence
+
+
+def test_a_form_of_most_rows_is_not_the_form_of_the_slot():
+    def mostly(ids):
+        states = PLAIN.run(ids)[0]
+        x, cut = states[3].roll(1, 0), len(ids) * 7 // 10
+        return [torch.cat([x[:cut], states[6][cut:]])]
+
+    assert not look(mostly).slots[0].sure

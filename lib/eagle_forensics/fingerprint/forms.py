@@ -182,7 +182,7 @@ def _scaled(x: torch.Tensor, patch: Patch, at: np.ndarray) -> Iterator[Candidate
         return
     for boundary, h in patch.states.items():
         factor = float(((x[at] * h[at]).sum(-1) / h[at].pow(2).sum(-1).clamp_min(1e-30)).median())
-        if factor > 0.02 and abs(factor - 1) > 0.1:
+        if factor > 0.02:
             yield boundary, f"every value times {factor:.3g}", x[at], factor * h[at]
 
 
