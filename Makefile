@@ -37,7 +37,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@touch $(STAMP) && echo "setup: done"
 
 demo: setup ## the built-in real case: broken, diagnosed, fixed as printed, compared (about 4 minutes)
-	@$(PY) -m eagle_forensics demo
+	@$(PY) -m eagle_forensics demo --offline
 
 test: setup ## all tests, as CI runs them
 	@echo "test: style"

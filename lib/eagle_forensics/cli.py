@@ -30,8 +30,8 @@ def main() -> None:
     """Run the command line; bad input ends in a message and exit code 2, never in a traceback."""
     try:
         app()
-    except KeyboardInterrupt:
-        _complain("interrupted. What was finished is kept; the same command goes on from there.")
+    except KeyboardInterrupt as error:
+        _complain(str(error) or "interrupted. What was finished is kept; give the same command again to resume.")
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
         sys.stderr.close()
@@ -50,14 +50,14 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 @app.command()
 def demo(
-    offline: Annotated[bool, typer.Option("--offline", help="Without live servers (the only form so far).")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Without live servers; no network once the target is in the cache.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the run folders.")] = None,
 ) -> None:
     """The built-in real case: broken, diagnosed, fixed as printed, and compared."""
     from eagle_forensics.suite.demonstration import demonstrate
 
     if not offline:
-        typer.echo("demo: this release has no live-server part yet; running as with --offline.")
+        typer.echo("demo: measuring on live servers is not part of this release; running as with --offline.")
     raise typer.Exit(demonstrate(out=out))
 
 

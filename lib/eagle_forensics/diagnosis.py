@@ -81,7 +81,7 @@ def diagnose(findings: Sequence[Finding], records: Mapping[str, Any], case: Case
     return Diagnosis(
         verdict=outcome, headline=_headline(outcome, faults, findings, missing), story=_story(outcome, faults, findings, records, missing),
         faults=faults, contradictions=_contradictions(findings), next_steps=_next_steps(faults, findings),
-        not_examined=tuple(f"{f.question} {f.statement[0].upper()}{f.statement[1:]}." for f in findings if f.status is Status.SKIPPED))
+        not_examined=tuple(f"{f.question} {_capital(f.statement)}." for f in findings if f.status is Status.SKIPPED))
 
 
 def _question(item: Finding) -> str:
@@ -147,12 +147,12 @@ def _story(outcome: Verdict, faults: Sequence[DiagnosedFault], findings: Sequenc
                               f"What would refute this verdict: {first.refuted_by.rstrip('.')}.")
         if first.caused_by:
             paragraphs.append(f"How it came about: {first.caused_by}.")
-        fix = " ".join(x for x in (first.remedy, first.predicted_effect) if x)
+        fix = " ".join(f"{_capital(x)}." for x in (first.remedy, first.predicted_effect and f"Predicted: {first.predicted_effect}") if x)
         if fix:
             paragraphs.append(f"The fix. {fix}")
         for other in faults[1:]:
             relation = f" It follows from {other.caused_by}." if other.caused_by else ""
-            paragraphs.append(f"Also found ({other.slug}): {other.statement}.{relation}" + (f" {other.remedy}" if other.remedy else ""))
+            paragraphs.append(f"Also found ({other.slug}): {_capital(other.statement)}.{relation}" + (f" {other.remedy}" if other.remedy else ""))
     else:
         holds = [f for f in findings if f.status is Status.PASS and not f.id.startswith("layers.slot-")]
         measured = [f for f in holds if WEIGHT.get(_question(f), 1) > 1]
@@ -173,11 +173,11 @@ def _contradictions(findings: Sequence[Finding]) -> tuple[str, ...]:
     result = []
     labels = by_id.get("layers.labels")
     if labels and labels.status is Status.FAIL:
-        result.append(f"The labels of the dump and its tensors cannot both be right; the tensors decide: {labels.statement}.")
+        result.append(f"The labels of the dump and its tensors cannot both be right; the tensors decide: {labels.statement.rstrip('.')}.")
     standalone, served = by_id.get("drafter.metric"), by_id.get("drafter.served-wiring")
     if standalone and served and standalone.status is Status.PASS and served.status is Status.FAIL:
-        result.append(f"The drafter is as good as its trainer says ({standalone.statement}), yet as served it is not ({served.statement}): "
-                      "the drafter is fine, what it is fed is not.")
+        result.append(f"The drafter is as good as its trainer says ({standalone.statement.rstrip('.')}), yet not as it is served "
+                      f"({served.statement.rstrip('.')}): the drafter is fine, what it is fed is not.")
     return tuple(result)
 
 
