@@ -137,3 +137,9 @@ def test_cut_and_more_planes_keep_the_rest():
     item = recorded(list(range(8)), [0] * 3 + [1] * 5)
     assert len(item.cut(5)) == 5 and item.cut(5).planes["p"].shape == (5, 2)
     assert set(item.with_planes({"q": torch.ones(8, 2)}).planes) == {"p", "q"}
+
+
+def test_a_corrupt_table_cannot_be_right_beyond_the_response():
+    item = recorded([1, 2, 3, 4, 5], [0, 0, 1, 1, 1])
+    s = judge(item, torch.zeros(len(chain_rows(item.loss_mask, 3)), 3, dtype=torch.long), torch.tensor([-1, 7]))
+    assert not s.correct.any() and (s.truth == -1).any()
