@@ -26,6 +26,9 @@ EXPLAINS = {
 }
 """(cause, consequence) -> how the first leads to the second."""
 
+LINES = {"layers": "the tensors", "drafter": "the drafter's behaviour", "acceptance": "the live measurement", "config": "the claims", "nccl": "the interconnect"}
+"""The lines of evidence, by the question of a finding."""
+
 LINKS = {"args": "launch arguments", "wiring": "which states are fed", "feature": "the captured tensor", "drafter": "head semantics",
          "vocab": "vocabulary map", "load": "loading", "data": "training data", "runtime": "engine state", "measure": "measurement",
          "cost": "cost of a verify round", "nccl": "interconnect"}
@@ -133,32 +136,34 @@ def _headline(outcome: Verdict, faults: Sequence[DiagnosedFault], findings: Sequ
 
 
 def _story(outcome: Verdict, faults: Sequence[DiagnosedFault], findings: Sequence[Finding], records: Mapping[str, Any], missing: int) -> tuple[str, ...]:
-    by_id = {f.id: f for f in findings}
     paragraphs = []
     if faults:
         first = faults[0]
-        paragraphs.append(f"The broken link is {first.link} ({first.slug}). {_capital(first.statement)}.")
-        proof = [f"{_capital(by_id[i].statement)} ({i})." for i in first.findings[1:]]
-        if proof:
-            paragraphs.append("The same is seen independently: " + " ".join(proof))
+        paragraphs.append(f"The broken link is {first.link} (`{first.slug}`): {_inner(first.statement)}.")
+        plain = _in_plain_numbers(records) if first.slug.startswith("wiring.") else None
+        if plain:
+            paragraphs.append(plain)
+        if len(first.findings) > 1:
+            lines = ", ".join(f"{LINES[i.split('.', 1)[0]]} ({i})" for i in first.findings)
+            paragraphs.append(f"{len(first.findings)} independent lines of evidence carry it: {lines}.")
         if first.competitor:
             c = first.competitor
-            paragraphs.append(f"The nearest other explanation is {c.fault} ({c.margin}): {c.why_rejected.rstrip('.')}. "
-                              f"What would refute this verdict: {first.refuted_by.rstrip('.')}.")
+            paragraphs.append(f"The nearest other explanation is `{c.fault}` ({c.margin}). {_capital(c.why_rejected)}. "
+                              f"What would refute this verdict: {_inner(first.refuted_by)}.")
         if first.caused_by:
-            paragraphs.append(f"How it came about: {first.caused_by}.")
+            paragraphs.append(f"How it came about: {_inner(first.caused_by)}.")
         fix = " ".join(f"{_capital(x)}." for x in (first.remedy, first.predicted_effect and f"Predicted: {first.predicted_effect}") if x)
         if fix:
             paragraphs.append(f"The fix. {fix}")
         for other in faults[1:]:
             relation = f" It follows from {other.caused_by}." if other.caused_by else ""
-            paragraphs.append(f"Also found ({other.slug}): {_capital(other.statement)}.{relation}" + (f" {other.remedy}" if other.remedy else ""))
+            paragraphs.append(f"Also found (`{other.slug}`): {_inner(other.statement)}.{relation}" + (f" {_capital(other.remedy)}." if other.remedy else ""))
     else:
         holds = [f for f in findings if f.status is Status.PASS and not f.id.startswith("layers.slot-")]
         measured = [f for f in holds if WEIGHT.get(_question(f), 1) > 1]
         if holds:
             paragraphs.append("What holds: " + " ".join(f"{_capital(f.statement)}." for f in measured or holds))
-    undecided = [f for f in findings if f.status is Status.INCONCLUSIVE]
+    undecided = [f for f in findings if f.status is Status.INCONCLUSIVE and f.required]
     if undecided:
         paragraphs.append("Undecided: " + " ".join(f"{_capital(f.statement)}." for f in undecided))
     broken = [f for f in findings if f.status is Status.ERROR]
@@ -168,27 +173,55 @@ def _story(outcome: Verdict, faults: Sequence[DiagnosedFault], findings: Sequenc
     return tuple(paragraphs)
 
 
+def _in_plain_numbers(records: Mapping[str, Any]) -> str | None:
+    """What the wrong states do to this drafter, from the record of notebook 02; None without both feeds."""
+    record = records.get("prediction") or {}
+    trained, served = record.get("trained"), record.get("served")
+    if not trained or not served or record.get("served_wiring") == "trained":
+        return None
+    engine = (records.get("layers") or {}).get("engine", "the server")
+
+    def feed(part: Mapping[str, Any]) -> str:
+        return f"{part['accuracy']['value']:.1%} of first draft tokens right and {part['accept_length']['value']:.2f} tokens a round"
+
+    return (f"Fed the states of its training dump the drafter has {feed(trained)}; fed what {engine} serves, {feed(served)} "
+            f"({trained['accuracy']['n']} tokens of recorded text). The drafter is fine; what it is fed is not.")
+
+
 def _contradictions(findings: Sequence[Finding]) -> tuple[str, ...]:
     by_id = {f.id: f for f in findings}
     result = []
     labels = by_id.get("layers.labels")
     if labels and labels.status is Status.FAIL:
-        result.append(f"The labels of the dump and its tensors cannot both be right; the tensors decide: {labels.statement.rstrip('.')}.")
+        result.append("The labels of the dump and its tensors cannot both be right (layers.labels); the tensors decide.")
     standalone, served = by_id.get("drafter.metric"), by_id.get("drafter.served-wiring")
     if standalone and served and standalone.status is Status.PASS and served.status is Status.FAIL:
-        result.append(f"The drafter is as good as its trainer says ({standalone.statement.rstrip('.')}), yet not as it is served "
-                      f"({served.statement.rstrip('.')}): the drafter is fine, what it is fed is not.")
+        result.append("The drafter is as good as its trainer says (drafter.metric), yet not as it is served (drafter.served-wiring): "
+                      "the drafter is fine, what it is fed is not.")
     return tuple(result)
 
 
 def _next_steps(faults: Sequence[DiagnosedFault], findings: Sequence[Finding]) -> tuple[str, ...]:
-    steps = [d.remedy for d in faults if d.remedy]
-    steps += [f.next_step for f in findings if f.status in (Status.FAIL, Status.INCONCLUSIVE, Status.ERROR) and f.next_step]
+    """Remedies first; without a fault, what would settle the open questions."""
     if faults:
-        steps.append("Apply the fix, run the suite again and compare both runs: double faults are common.")
-    return tuple(dict.fromkeys(steps))
+        return tuple(dict.fromkeys([*(f"{_capital(d.remedy)}." for d in faults if d.remedy),
+                                    "Run the suite again and compare both runs: double faults are common."]))
+    waiting = [f for f in findings if f.next_step and (f.status is Status.ERROR or (f.status is Status.INCONCLUSIVE and f.required))]
+    if not waiting and not any(f.status is Status.PASS for f in findings):
+        waiting = [f for f in findings if f.next_step]
+    return tuple(dict.fromkeys(f"{_capital(f.next_step)}." for f in waiting))
 
 
 def _capital(text: str) -> str:
     text = text.rstrip(".")
     return text[:1].upper() + text[1:]
+
+
+def _inner(text: str) -> str:
+    """A sentence as part of another: no full stop, no capital unless a name or an abbreviation starts it."""
+    text = text.rstrip(".")
+    word = text.split(" ", 1)[0]
+    return text[:1].lower() + text[1:] if word.istitle() and word in _ARTICLES else text
+
+
+_ARTICLES = {"The", "A", "An", "With", "Every", "No", "Of", "Slot", "Slots", "It", "Prefill", "Trained"}

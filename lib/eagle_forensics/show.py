@@ -178,7 +178,15 @@ def finding_html(item: Finding) -> str:
 
 
 def _number(value: Any) -> Any:
-    return f"{value:.4g}" if isinstance(value, float) else value
+    """A figure as text: floats short, lists of words without quotes, mappings as `key: value`."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        inner = ", ".join(str(_number(v)) for v in value)
+        return inner if any(isinstance(v, str) for v in value) else f"[{inner}]"
+    if isinstance(value, dict):
+        return "; ".join(f"{k}: {_number(v)}" for k, v in value.items())
+    return value
 
 
 def _carried(item: Finding) -> str:

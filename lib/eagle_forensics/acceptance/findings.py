@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eagle_forensics import faults, stats
+from eagle_forensics import stats
 from eagle_forensics.acceptance import ceiling as _ceiling
 from eagle_forensics.acceptance import confounds as _confounds
 from eagle_forensics.acceptance import cost as _cost
@@ -270,7 +270,7 @@ def prediction(runs: Sequence[Run], predicted: Mapping[str, Any] | None, *, serv
         return Finding(**common, **shown, status=Status.INCONCLUSIVE, required=False,
                        statement=f"{figures}: better than predicted by {m.excess:.3f}. The live text is easier, or degenerate.",
                        next_step="Check the output sanity and predict on the text that was served.")
-    accused = served if served in others else others[0] if len(others) == 1 and served is None else None
+    accused = served if served in others else None
     if accused is None:
         what = f"it matches {_list(m.candidates)}, and accept length alone cannot choose" if m.candidates else "it matches no wiring tried"
         known = f"; the engine is known to serve {served}" if served else ""
@@ -278,13 +278,12 @@ def prediction(runs: Sequence[Run], predicted: Mapping[str, Any] | None, *, serv
                        statement=f"{figures}: {m.shortfall:.3f} short, but {what}{known}.",
                        next_step="Fingerprint the captured tensors (notebook 03); predict on the text that was served.")
     slug = (wiring_faults or {}).get(accused, "wiring.layer-offset")
-    known = "the wiring that the engine's rules say it serves" if served else "the only wiring tried that gives this figure"
     return Finding(
         **common, **shown, status=Status.FAIL, fault=slug, threshold=m.trained.low, threshold_why="lower end of the interval predicted for the trained wiring",
-        statement=f"{figures}: {m.shortfall:.3f} short even at the ends of the intervals, and it meets {accused} ({known}).",
+        statement=f"{figures}: {m.shortfall:.3f} short even at the ends of the intervals, and it meets {accused}, the wiring that the engine's rules say it serves.",
         competitor=_rival_wiring(m, accused),
         refuted_by="The prediction repeated on the served text falls to the measured figure for the trained wiring.",
-        remedy=faults.fault(slug).remedy if slug in faults.catalogue() else None,
+        remedy="Feed the trained states: notebooks 01 to 03 name the list for this engine.",
         predicted_effect=f"accept length {_range(m.trained)} at {_plural(m.run.steps, 'step')}",
         next_step="Apply the wiring fix of notebook 01 and measure the same prompts again.")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from eagle_forensics.boundary import default_boundaries, format_boundaries
+from eagle_forensics.boundary import default_boundaries
 from eagle_forensics.config.inspection import Inspection
 from eagle_forensics.evidence.labels import label_claim
 
@@ -51,7 +51,9 @@ def claims(found: Inspection) -> list[Claim]:
     if found.served:
         s = found.served
         for path, boundaries in s.boundaries.items():
-            result.append(Claim("served", f"{found.engine}, {path} path", f"ids {_text(s.ids)} read from {s.read_from}",
+            if boundaries is None and s.error is None:
+                continue
+            result.append(Claim("served", f"{found.engine}, {path} path", f"ids {_text(s.ids)}, " + ("not read: the default" if s.read_from == "default" else f"read from the {s.read_from} list"),
                                 None if boundaries is None else tuple(frozenset({b}) for b in boundaries),
                                 "; ".join(s.sources)))
     if layers and not result:
@@ -79,4 +81,4 @@ def compatible(first: Claim, second: Claim) -> bool | None:
 
 
 def _text(ids: object) -> str:
-    return "absent" if ids is None else format_boundaries(ids) if isinstance(ids, tuple) else str(ids)
+    return "absent" if ids is None else str(list(ids)) if isinstance(ids, tuple) else str(ids)

@@ -8,6 +8,7 @@ from eagle_forensics.case import Case
 from eagle_forensics.engines.arguments import ArgsAnswer, resolve_args
 from eagle_forensics.engines.layers import LayerAnswer, resolve_layers
 from eagle_forensics.engines.trainers import TrainedAnswer, trained_boundaries
+from eagle_forensics.engines.versions import engine_label
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.dumps import find_dump
 from eagle_forensics.evidence.environment import read_env
@@ -36,9 +37,8 @@ class Inspection:
 
     @property
     def engine(self) -> str:
-        """`sglang 0.5.23`, or words for what is unknown."""
-        s = self.case.serving
-        return f"{s.engine or 'unknown engine'} {s.version or '(unknown version)'}"
+        """`SGLang 0.5.23`, or words for what is unknown."""
+        return engine_label(self.case.serving.engine, self.case.serving.version)
 
 
 def inspect(case: Case) -> Inspection:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from eagle_forensics import stats
 from eagle_forensics.drafter.battery import WiringResult
-from eagle_forensics.drafter.correctness import Correctness, paired_accept_length, paired_accuracy
+from eagle_forensics.drafter.correctness import Correctness
 from eagle_forensics.drafter.predict import by_position, predict_accept_length
 from eagle_forensics.drafter.sets import Compared
 from eagle_forensics.drafter.workbench import Workbench
@@ -27,22 +27,23 @@ def bench_frame(bench: Workbench | None) -> pd.DataFrame | None:
 
 
 def battery_frame(results: Sequence[WiringResult]) -> pd.DataFrame:
-    """The wirings, best first."""
-    return pd.DataFrame([{
-        "wiring": r.label, **{f"step {k + 1}": a.value for k, a in enumerate(r.accuracy)}, "step 1, 95 %": _interval(r.accuracy[0]),
-        "accept length": r.accept_length.value, "accept length, 95 %": _interval(r.accept_length), "mean run against best": _signed(r.difference),
-        "tokens": r.n, "seen": "all" if r.complete else "dropped at screening"} for r in results])
+    """The wirings, best first. What was dropped at a screening has no accuracies of its own: its tokens are not the others'."""
+    return pd.DataFrame([{"wiring": r.label, **_row(r)} for r in results])
 
 
 def sets_frame(bench: Workbench | None, compared: Compared | None) -> pd.DataFrame | None:
-    """The target's own states at each boundary set, against the dump's planes on the same tokens; None without them."""
+    """The target's own states at each boundary set beside the dump's planes; None without them."""
     if bench is None or compared is None:
         return None
-    found, dump = compared.by_set, compared.dump
-    rows = [{"boundaries": "{" + ", ".join(map(str, ids)) + "}", "origin": bench.sets[ids], "step 1": c.accuracy(0).value, "step 1, 95 %": _interval(c.accuracy(0)),
-             "against the dump": _signed(paired_accuracy(c, dump)), "accept length": c.accept_length().value,
-             "accept length against the dump": _signed(paired_accept_length(c, dump)), "tokens": c.n} for ids, c in found.items()]
-    return pd.DataFrame(rows).sort_values("step 1", ascending=False, ignore_index=True)
+    origins = {id(r): bench.sets[ids] for ids, r in compared.by_set.items()}
+    return pd.DataFrame([{"fed": "the dump" if r.wiring.name == "trained" else r.label, "origin": origins.get(id(r), "recorded"), **_row(r)}
+                         for r in compared.results])
+
+
+def _row(r: WiringResult) -> dict[str, str | int]:
+    shown = [_interval(a) if r.complete else "dropped" for a in r.accuracy]
+    return {**{f"step {k + 1}": text for k, text in enumerate(shown)}, "accept length": _interval(r.accept_length) if r.complete else "dropped",
+            "run of right tokens, against the best": _signed(r.difference), "tokens": r.n}
 
 
 def prediction_frame(trained: Correctness | None, served: Correctness | None) -> pd.DataFrame | None:
@@ -51,10 +52,10 @@ def prediction_frame(trained: Correctness | None, served: Correctness | None) ->
         return None
     rows = []
     for row, other in zip(predict_accept_length(trained), predict_accept_length(served) if served else [None] * trained.steps, strict=True):
-        entry = {"steps": row.steps, "ceiling": row.ceiling, "trained states: walk": row.accept_length.value, "95 %": _interval(row.accept_length),
-                 "product formula": row.product_formula, "vocabulary bound": row.vocabulary_bound, "rounds": row.accept_length.n}
+        entry = {"steps": row.steps, "ceiling": row.ceiling, "trained states, walk": _interval(row.accept_length)}
         if other is not None:
-            entry |= {"served states: walk": other.accept_length.value, "95 % (served)": _interval(other.accept_length)}
+            entry["served states, walk"] = _interval(other.accept_length)
+        entry |= {"product of accuracies": row.product_formula, "vocabulary bound": row.vocabulary_bound, "rounds": row.accept_length.n}
         rows.append(entry)
     return pd.DataFrame(rows)
 
@@ -63,7 +64,7 @@ def position_frame(trained: Correctness | None) -> pd.DataFrame | None:
     """Accuracy of step 1 by position in the text; a fall points to rope."""
     if trained is None:
         return None
-    return pd.DataFrame([{"tokens": f"{low} to {high}" if high < 1 << 40 else f"from {low}", "accuracy": e.value, "95 %": _interval(e), "n": e.n}
+    return pd.DataFrame([{"tokens": f"{low} to {high}" if high < 1 << 40 else f"from {low}", "accuracy of step 1": _interval(e), "n": e.n}
                          for (low, high), e in by_position(trained).items()])
 
 
@@ -84,8 +85,9 @@ def _plain(e: stats.Estimate) -> dict[str, Any]:
 
 
 def _interval(e: stats.Estimate) -> str:
-    return "–" if e.bounded is None else f"{e.low:.3f} to {e.high:.3f}"
+    """`0.605 [0.581, 0.629]` with spaces that do not break."""
+    return f"{e.value:.3f}" if e.bounded is None else f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]".replace(" ", "\u00a0")
 
 
 def _signed(e: stats.Estimate) -> str:
-    return f"{e.value:+.3f}" if e.bounded is None else f"{e.value:+.3f} ({e.low:+.3f} to {e.high:+.3f})"
+    return f"{e.value:+.3f}" if e.bounded is None else f"{e.value:+.3f} [{e.low:+.3f}, {e.high:+.3f}]".replace(" ", "\u00a0")

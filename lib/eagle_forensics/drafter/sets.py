@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eagle_forensics.drafter.battery import WiringResult, run_battery
 from eagle_forensics.drafter.correctness import Correctness
-from eagle_forensics.drafter.wiring import evaluate_all
 from eagle_forensics.drafter.workbench import Workbench
 
 SAME_TOKENS = 0.97
@@ -18,22 +18,29 @@ trained boundaries computed again agree on 1.000 of them, one boundary earlier o
 
 @dataclass(frozen=True)
 class Compared:
-    """The drafter fed with the target's own states."""
+    """The drafter fed with the target's own states, beside the dump's planes."""
 
     dump: Correctness
-    by_set: Mapping[tuple[int, ...], Correctness]
+    results: tuple[WiringResult, ...]
+    """The dump's wiring (`trained`) and every boundary set, best first; clearly dead sets were dropped at a screening."""
+    by_set: Mapping[tuple[int, ...], WiringResult]
     trained: tuple[int, ...] | None
     """The set under which it proposes the dump's tokens; None if no set tried does."""
     served: Correctness | None
 
 
-def evaluate_sets(bench: Workbench, steps: int) -> tuple[Correctness | None, dict[tuple[int, ...], Correctness]]:
-    """The dump's planes and every boundary set on the same sequences: (dump, by set). (None, {}) without computed states."""
+def compare_sets(bench: Workbench, steps: int, served: tuple[int, ...] | None) -> Compared | None:
+    """The dump's planes and every boundary set on the same sequences; the served set is never dropped. None without computed states."""
     if not bench.computed:
-        return None, {}
-    wirings = [bench.trained, *(bench.set_wiring(ids) for ids in bench.sets)]
-    dump, *found = evaluate_all(bench.drafter, bench.computed, wirings, steps)
-    return dump, dict(zip(bench.sets, found, strict=True))
+        return None
+    wirings = {ids: bench.set_wiring(ids) for ids in bench.sets}
+    wanted = wirings.get(tuple(sorted(served))) if served else None
+    results = run_battery(bench.drafter, bench.computed, [bench.trained, *wirings.values()], steps, keep=[w for w in (bench.trained, wanted) if w])
+    of = {r.wiring: r for r in results}
+    by_set = {ids: of[w] for ids, w in wirings.items()}
+    dump = of[bench.trained].correctness
+    whole = {ids: r.correctness for ids, r in by_set.items() if r.complete}
+    return Compared(dump, tuple(results), by_set, behaves_like(whole, dump), of[wanted].correctness if wanted else None)
 
 
 def same_first_tokens(a: Correctness, b: Correctness) -> float:

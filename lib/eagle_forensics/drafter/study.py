@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eagle_forensics.boundary import format_boundaries
 from eagle_forensics.case import Case
 from eagle_forensics.drafter import figures, findings, sets
 from eagle_forensics.drafter.battery import WiringResult, run_battery
@@ -17,7 +18,7 @@ from eagle_forensics.drafter.correctness import Correctness
 from eagle_forensics.drafter.frames import prediction_record
 from eagle_forensics.drafter.recorded import ZERO
 from eagle_forensics.drafter.sets import Compared
-from eagle_forensics.drafter.wiring import Wiring, standard_battery
+from eagle_forensics.drafter.wiring import standard_battery
 from eagle_forensics.drafter.workbench import Workbench, open_workbench
 from eagle_forensics.engines.remedy import serve_boundaries
 from eagle_forensics.evidence.records import EvidenceError
@@ -92,27 +93,20 @@ def wiring(work: Work, results: Sequence[WiringResult]) -> list[Finding]:
 
 def boundary_sets(work: Work) -> Compared | None:
     """The drafter on the target's own states; None where they are not at hand."""
-    if work.bench is None:
-        return None
-    dump, found = sets.evaluate_sets(work.bench, work.steps)
-    if dump is None:
-        return None
-    served = found.get(tuple(sorted(work.served))) if work.served else None
-    return Compared(dump, found, sets.behaves_like(found, dump), served)
+    return sets.compare_sets(work.bench, work.steps, work.served) if work.bench else None
 
 
 def curves(work: Work, compared: Compared | None) -> dict[str, Correctness]:
-    """Accuracy by step of the feeds worth a look: the dump, the served states, the nearest rival."""
+    """Accuracy by step of the feeds worth a look: the dump, the served states, the best rival set."""
     if compared is None:
         return {}
-    name = "dump" + (f" = {set(compared.trained)}" if compared.trained else "")
-    shown = {name: compared.dump}
-    if compared.served is not None:
-        shown[f"served {set(work.served)}"] = compared.served
-    rivals = {k: c for k, c in compared.by_set.items() if k != compared.trained and c is not compared.served}
+    shown = {"dump" + (f" = {format_boundaries(compared.trained)}" if compared.trained else ""): compared.dump}
+    if compared.served is not None and work.served != compared.trained:
+        shown[f"served {format_boundaries(work.served)}"] = compared.served
+    rivals = {k: r for k, r in compared.by_set.items() if r.complete and k != compared.trained and r.correctness is not compared.served}
     if rivals:
-        best = max(rivals, key=lambda k: rivals[k].accuracy(0).value)
-        shown[f"rival {set(best)}"] = rivals[best]
+        best = max(rivals, key=lambda k: rivals[k].accuracy[0].value)
+        shown[f"rival {format_boundaries(best)}"] = rivals[best].correctness
     return shown
 
 
@@ -120,7 +114,7 @@ def served(work: Work, compared: Compared | None) -> list[Finding]:
     """What the served states cost, with the list to write instead."""
     if work.bench is None:
         return []
-    control = compared.by_set.get(compared.trained) if compared and compared.trained else None
+    control = compared.by_set[compared.trained].correctness if compared and compared.trained else None
     fix = serve_boundaries(work.case, work.bench.target, compared.trained, work.runner) if compared and compared.trained and work.bench.target else None
     return [findings.served_finding(
         compared.dump if compared else None, compared.served if compared else None, trained_boundaries=compared.trained if compared else None,
@@ -145,7 +139,7 @@ def text_views(work: Work, trained: Correctness | None, compared: Compared | Non
     longest = max(range(len(trained.sequences)), key=lambda i: trained.sequences[i].n)
     parts = [("with the states of the dump", trained)]
     if compared and compared.served is not None and len(compared.served.sequences) == len(trained.sequences):
-        parts.append((f"with the served states {set(work.served)}", compared.served))
+        parts.append((f"with the served states {format_boundaries(work.served)}", compared.served))
     return "".join(f"<h4>{title}</h4>{figures.text_view(c.sequences[longest], decode, work.steps)}" for title, c in parts)
 
 
@@ -154,14 +148,12 @@ def record(work: Work, results: Sequence[WiringResult], compared: Compared | Non
     trained = trained_correctness(results)
     if work.bench is None or trained is None:
         return {}
-    wirings = {r.label: r.correctness for r in results if r.wiring.name != "trained" and not r.wiring.leaks}
+    wirings = {r.label: r.correctness for r in results if r.complete and r.wiring.name != "trained" and not r.wiring.leaks}
     names = {}
-    for ids, c in (compared.by_set if compared else {}).items():
-        if ids == compared.trained:
-            names[ids] = "trained"
-            continue
-        names[ids] = Wiring(tuple(f"b={b}" for b in ids)).label
-        wirings[names[ids]] = c
+    for ids, result in (compared.by_set if compared else {}).items():
+        names[ids] = "trained" if ids == compared.trained else result.label
+        if ids != compared.trained and result.complete:
+            wirings[names[ids]] = result.correctness
     served_name = names.get(tuple(sorted(work.served))) if compared and compared.served is not None else None
     body = prediction_record(trained, wirings, compared.served if compared else None, served_name)
     return body | {"trained_boundaries": list(compared.trained) if compared and compared.trained else None,

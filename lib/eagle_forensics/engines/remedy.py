@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from eagle_forensics.boundary import format_boundaries
 from eagle_forensics.case import Case
 from eagle_forensics.engines.layers import write_ids
+from eagle_forensics.engines.versions import engine_label
 from eagle_forensics.evidence.records import Target
 from eagle_forensics.finding import Edit
 
@@ -25,7 +26,7 @@ def serve_boundaries(case: Case, target: Target, boundaries: Sequence[int], runn
     serving, wanted = case.serving, sorted(boundaries)
     if not (serving.engine and serving.version):
         return Remedy(f"Serve {format_boundaries(wanted)}: `eagle-forensics layers` spells it for your engine.")
-    engine = f"{serving.engine} {serving.version}"
+    engine = engine_label(serving.engine, serving.version)
     answer = write_ids(serving.engine, serving.version, model_type=target.model_type, layers=target.layers, boundaries=wanted,
                        architecture=target.architectures[0] if target.architectures else None, runner=runner)
     if answer.error:

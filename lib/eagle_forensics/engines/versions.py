@@ -105,3 +105,11 @@ def row_at(rows: Iterable[Mapping[str, Any]], release: str) -> Mapping[str, Any]
 def since(first: str | None, release: str) -> bool:
     """Whether `release` is `first` or newer; False when `first` is None (never)."""
     return first is not None and version_key(release) >= version_key(first)
+
+
+_DISPLAY = {"sglang": "SGLang", "vllm": "vLLM", "trtllm": "TensorRT-LLM"}
+
+
+def engine_label(engine: str | None, version: str | None) -> str:
+    """`SGLang 0.5.23`, as its makers spell it, or words for what is not known."""
+    return f"{_DISPLAY.get(engine or '', engine or 'unknown engine')} {version or '(unknown version)'}"

@@ -68,7 +68,7 @@ def target_states(target: Target, sequences: Sequences, boundaries: Sequence[Bou
     wanted = tuple(sorted({_boundary(b) for b in boundaries}))
     tokens = tuple(tuple(int(t) for t in ids) for ids in sequences)
     _check(target, tokens, wanted)
-    origin = f"computed from the weights in {target.path}"
+    origin = f"computed from the target's weights ({target.path.name}, content {target_key(target)[:12]})"
     if not cache:
         kept: dict[tuple[int, Boundary], torch.Tensor] = {}
         missing = dict.fromkeys(range(len(tokens)), wanted)

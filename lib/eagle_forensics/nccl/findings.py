@@ -26,6 +26,8 @@ def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | N
              tests: Sequence[NcclTests] = (), topology: Mapping[str, int] | None = None) -> list[Finding]:
     """All findings of notebook 05. `tp`: tensor parallel size; `device`: `cpu`, `cuda`, None if unknown; the rest where the case has it."""
     off = _off(tp, device)
+    if off:
+        return [path(tp, device)]
     return [path(tp, device), environment(env, host or Host(), process_env, off=off), messages(plan, tp, device), graph(log, plan, tests, off=off),
             curve(tests, plan, off=off), links(topology, off=off)]
 

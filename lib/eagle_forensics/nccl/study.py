@@ -11,7 +11,13 @@ import pandas as pd
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.environment import read_env
 from eagle_forensics.evidence.launch import read_launch
-from eagle_forensics.evidence.nccl_logs import NcclLog, NcclTests, read_nccl_log, read_nccl_tests, read_topology
+from eagle_forensics.evidence.nccl_logs import (
+    NcclLog,
+    NcclTests,
+    read_nccl_log,
+    read_nccl_tests,
+    read_topology,
+)
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.targets import read_target
 from eagle_forensics.finding import Finding, Status

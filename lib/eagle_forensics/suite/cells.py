@@ -102,7 +102,7 @@ def plain_text(text: str) -> str:
 
 
 def _markdown(prefix: str) -> Callable[[str], Markup]:
-    """Renderer of markdown cells: headings two levels down with unique ids, LaTeX as MathML, links kept inside the page."""
+    """Renderer of markdown cells: headings one level down with unique ids (the title is the page's), LaTeX as MathML, links kept inside the page."""
     count = 0
 
     def render(source: str) -> Markup:
@@ -114,7 +114,9 @@ def _markdown(prefix: str) -> Callable[[str], Markup]:
         def heading(match: re.Match[str]) -> str:
             nonlocal count
             count += 1
-            level = min(int(match[1]) + 2, 6)
+            if int(match[1]) == 1 and count == 1:
+                return ""  # the notebook's title: the page gives it to the section
+            level = min(int(match[1]) + 1, 6)
             return f'<h{level} id="{prefix}-{count}">{match[2]}</h{level}>'
 
         body = re.sub(r"<h([1-6])>(.*?)</h\1>", heading, body, flags=re.DOTALL)

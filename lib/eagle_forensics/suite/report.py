@@ -33,12 +33,13 @@ def post_mortem(folder: RunFolder) -> str:
     if merged is None:
         raise RunFolderError(f"{folder.path} has no findings.json: the run is not finished. Run the same case again to resume it.")
     found = [Finding.model_validate(item) for item in merged["findings"]]
+    by_id = {f.id: f for f in found}
     return render(
         "post_mortem.html.j2", merged=merged, manifest=folder.manifest, diagnosis=merged["diagnosis"] or {}, findings=found,
         cards={f.id: Markup(show.finding_html(f)) for f in found}, known_faults=faults.catalogue(),
-        rivals=[f for f in found if f.competitor], skipped=[f for f in found if f.status is Status.SKIPPED],
+        rivals=[f for f in found if f.competitor and f.status in (Status.FAIL, Status.INCONCLUSIVE)], skipped=[f for f in found if f.status is Status.SKIPPED],
         titles={name: title(name) for name in folder.manifest.notebooks},
-        notebooks=[(name, *_notebook(folder.path / "notebooks" / f"{name}.ipynb", name)) for name in folder.manifest.notebooks],
+        ordered=lambda ids: [by_id[i] for i in ids if i in by_id], notebooks=[(name, *_notebook(folder.path / "notebooks" / f"{name}.ipynb", name)) for name in folder.manifest.notebooks],
         rerun=rerun_command(folder.manifest), parameters=parameter_rows(folder.manifest), megabytes=_megabytes, when=when)
 
 
