@@ -145,7 +145,7 @@ def _story(outcome: Verdict, faults: Sequence[DiagnosedFault], findings: Sequenc
             paragraphs.append(plain)
         if len(first.findings) > 1:
             lines = ", ".join(f"{LINES[i.split('.', 1)[0]]} ({i})" for i in first.findings)
-            paragraphs.append(f"{len(first.findings)} independent lines of evidence carry it: {lines}.")
+            paragraphs.append(f"{len(first.findings)} lines of evidence carry it: {lines}.")
         if first.competitor:
             c = first.competitor
             paragraphs.append(f"The nearest other explanation is `{c.fault}` ({c.margin}). {_capital(c.why_rejected)}. "

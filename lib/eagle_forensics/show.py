@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -164,7 +165,7 @@ def finding_html(item: Finding) -> str:
         if value:
             rows.append((label, prose(value)))
     if item.edits:
-        rows.append(("Edits", "<br>".join(f"<code>{safe(e.file)}: {safe(e.key)} = {safe(e.value)}</code>"
+        rows.append(("Edits", "<br>".join(f"<code>{safe(e.file)}: {safe(e.key)} = {safe(json.dumps(e.value, ensure_ascii=False))}</code>"
                                           + (f" ({safe(e.applies_to)})" if e.applies_to else "") for e in item.edits)))
     if item.evidence:
         rows.append(("Evidence", "<br>".join(

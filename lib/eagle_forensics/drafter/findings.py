@@ -130,7 +130,8 @@ def served_finding(
              f"difference {_interval_text(difference)}; accept length {served.accept_length().value:.3f} against {trained.accept_length().value:.3f}, "
              f"difference {_interval_text(lengths)}")
     common = _common("drafter.served-wiring", question, served.accuracy(0), "accuracy of step 1") | {
-        "expected": round(trained.accuracy(0).value, 4), "interval": _interval(difference), "threshold": 0.0, "threshold_why": WHY_ZERO}
+        "observed": round(difference.value, 4), "expected": 0.0, "unit": "accuracy of step 1, served minus trained", "interval": _interval(difference),
+        "threshold": 0.0, "threshold_why": WHY_ZERO}
     same = served_boundaries is not None and trained_boundaries is not None and tuple(served_boundaries) == tuple(trained_boundaries)
     if difference.high < 0:
         against = control or (trained if captured else None)

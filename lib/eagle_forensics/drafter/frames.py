@@ -27,8 +27,16 @@ def bench_frame(bench: Workbench | None) -> pd.DataFrame | None:
 
 
 def battery_frame(results: Sequence[WiringResult]) -> pd.DataFrame:
-    """The wirings, best first. What was dropped at a screening has no accuracies of its own: its tokens are not the others'."""
+    """The wirings, best first. What was dropped at a screening shows no accuracy: its tokens are not the others'."""
     return pd.DataFrame([{"wiring": r.label, **_row(r)} for r in results])
+
+
+def battery_csv(results: Sequence[WiringResult]) -> pd.DataFrame:
+    """Every figure of every wiring, for the evidence folder; `complete` 0: figures of a screening sample."""
+    return pd.DataFrame([{
+        "wiring": r.label, "complete": int(r.complete), "tokens": r.n, **{f"accuracy_{k + 1}": a.value for k, a in enumerate(r.accuracy)},
+        "accept_length": r.accept_length.value, "accept_length_low": r.accept_length.low, "accept_length_high": r.accept_length.high,
+        "mean_run": r.mean_run, "against_best": r.difference.value, "against_best_low": r.difference.low, "against_best_high": r.difference.high} for r in results])
 
 
 def sets_frame(bench: Workbench | None, compared: Compared | None) -> pd.DataFrame | None:
@@ -41,9 +49,8 @@ def sets_frame(bench: Workbench | None, compared: Compared | None) -> pd.DataFra
 
 
 def _row(r: WiringResult) -> dict[str, str | int]:
-    shown = [_interval(a) if r.complete else "dropped" for a in r.accuracy]
-    return {**{f"step {k + 1}": text for k, text in enumerate(shown)}, "accept length": _interval(r.accept_length) if r.complete else "dropped",
-            "run of right tokens, against the best": _signed(r.difference), "tokens": r.n}
+    return {"step 1 right": _interval(r.accuracy[0]) if r.complete else "dropped", "accept length": _interval(r.accept_length) if r.complete else "dropped",
+            "run of right tokens against the best": _signed(r.difference), "tokens": r.n}
 
 
 def prediction_frame(trained: Correctness | None, served: Correctness | None) -> pd.DataFrame | None:

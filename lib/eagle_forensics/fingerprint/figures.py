@@ -161,9 +161,9 @@ def first_values_frame(found: Identification | None) -> pd.DataFrame:
     """The human check: first five values of one ordinary token, and the norms, slot by slot."""
     if found is None:
         return pd.DataFrame()
-    return pd.DataFrame([{"slot": g.slot, "label": g.label, "width": g.width, "token": g.row, **{f"x[{i}]": v for i, v in enumerate(g.first_values)},
-                          "norm (median)": g.median_norm, "norm 10 %": g.quantiles[0], "norm 90 %": g.quantiles[1], "largest sink norm": g.sink_norm,
-                          "sink tokens": g.sinks} for g in found.glances])
+    return pd.DataFrame([{"slot": g.slot, "label": g.label, "width": g.width, **{f"x[{i}]": v for i, v in enumerate(g.first_values)},
+                          "median norm": g.median_norm, "10 to 90 %": f"{g.quantiles[0]:.1f} to {g.quantiles[1]:.1f}".replace(" ", "\u00a0"),
+                          "sink norm": g.sink_norm, "sinks": g.sinks} for g in found.glances])
 
 
 def match_frame(found: Identification | None) -> pd.DataFrame:
@@ -174,11 +174,12 @@ def match_frame(found: Identification | None) -> pd.DataFrame:
     for s in found.slots:
         m = s.match
         rows.append({"slot": s.slot, "label": s.label, "is": str(s.boundary) if s.boundary else "not sure", "state": str(s.state),
-                     "best": str(m.best) if m else None, "error": m.error.value if m else None,
-                     "95 % interval": f"{m.error.low:.4f} to {m.error.high:.4f}" if m and np.isfinite(m.error.low) else None,
-                     "second": str(m.second) if m else None, "its error": m.second_error if m else None, "ratio": format_ratio(m.ratio) if m else None,
-                     "votes": m.votes if m else None, "cosine (median)": m.cosine if m else None, "whole-tensor error": m.global_error if m else None,
-                     "sink error": m.sink_error if m else None, "tokens": m.error.n if m else None})
+                     "best": f"{m.best}: {m.error.value:.4f}".replace(" ", "\u00a0") if m else None,
+                     "95 %": f"{m.error.low:.4f} to {m.error.high:.4f}".replace(" ", "\u00a0") if m and np.isfinite(m.error.low) else None,
+                     "second": f"{m.second}: {m.second_error:.3f}".replace(" ", "\u00a0") if m else None,
+                     "ratio": format_ratio(m.ratio).replace(" ", "\u00a0") if m else None,
+                     "votes": f"{m.votes:.0%}" if m else None, "cosine": m.cosine if m else None, "whole-tensor error": m.global_error if m else None,
+                     "tokens": m.error.n if m else None})
     return pd.DataFrame(rows)
 
 

@@ -31,7 +31,7 @@ def served_finding(found: Identification, layers: Mapping[str, Any] | None, case
     slots = [s for s in aux_slots(found) if s.match]
     worst = max((s.match.error.value for s in slots), default=0.0)
     nearest = min((s.match.ratio for s in slots), default=float("inf"))
-    proof = f"relative error of the planes at most {worst:.3f}, the next boundary at least {format_ratio(nearest)} times as far"
+    proof = f"relative error of the planes at most {worst:.3f}, the next boundary {format_ratio(nearest)} times as far or more"
     common |= {"n": max((s.match.error.n for s in slots), default=None),
                "evidence": (Evidence(note=proof, path="evidence/03_match.csv"), *(Evidence(note="engine rule", source=s) for s in answer.get("sources", ())))}
     wrong = {path: b for path, b in answer["boundaries"].items() if b is not None and sorted(b) != sorted(measured)}
@@ -49,7 +49,8 @@ def served_finding(found: Identification, layers: Mapping[str, Any] | None, case
     moved = f", every state {abs(shift)} boundar{'y' if abs(shift) == 1 else 'ies'} {'later' if shift > 0 else 'earlier'}" if shift else ""
     return Finding(
         **common, fault="wiring.layer-offset", status=Status.FAIL,
-        statement=f"the drafter was trained on {format_boundaries(measured)}, {engine} serves {format_boundaries(eager)}{moved}",
+        statement=f"the drafter was trained on boundaries {format_boundaries(measured)}, {engine} serves {format_boundaries(eager)}{moved}"
+        + (", the embedding among them" if 0 in eager and 0 not in measured else ""),
         competitor=Competitor(fault="wiring.mislabelled-dump" if any(s.label for s in found.slots) else "feature.partial-sum", margin=proof,
                               why_rejected="the dump's planes were identified by their values, whatever their labels say"
                               if any(s.label for s in found.slots) else "a partial sum matches no boundary cleanly; these match one each"),

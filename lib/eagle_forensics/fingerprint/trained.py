@@ -49,7 +49,7 @@ def trained_finding(found: Identification, claimed: Sequence[int] | None = None,
                        statement=f"Not every plane that feeds the drafter is identified ({', '.join(known)}).", next_step=MAKE_BANK, **common)
     worst = max((s.match.error.value for s in aux_slots(found) if s.match), default=0.0)
     nearest = min((s.match.ratio for s in aux_slots(found) if s.match), default=math.inf)
-    evidence = f"relative errors at most {worst:.3f}, next best at least {format_ratio(nearest)} times as far"
+    evidence = f"relative errors at most {worst:.3f}, next best {format_ratio(nearest)} times as far or more"
     if list(measured) != sorted(set(measured)):
         return Finding(status=Status.INCONCLUSIVE, fault="wiring.plane-order", next_step="Look in the trainer for the order in which it concatenates the planes; engines always feed ascending ones.",
                        statement=f"The dump's planes are boundaries {list(measured)} in file order, which is not ascending: engines feed them ascending ({evidence}).", **common)
