@@ -1,0 +1,49 @@
+"""One question of notebook 01 and the four ways to answer it, so that every finding carries what a finding must."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from eagle_forensics.finding import Competitor, Evidence, Finding, Status
+
+NOTEBOOK = "01_config_inspection"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A check of notebook 01: its id (`config.rope`) and what it asks."""
+
+    id: str
+    text: str
+
+    def passes(self, statement: str, **more: Any) -> Finding:
+        """Yes; `more` are fields of Finding."""
+        return self._finding(Status.PASS, statement, more)
+
+    def fails(self, fault: str, statement: str, *, rival: tuple[str, str, str], refuted_by: str, **more: Any) -> Finding:
+        """No: the fault, and its rival as (slug or words, margin, why rejected)."""
+        return self._finding(Status.FAIL, statement, {"fault": fault, "competitor": _competitor(rival), "refuted_by": refuted_by, **more})
+
+    def suspects(self, fault: str | None, statement: str, *, rival: tuple[str, str, str] | None = None, required: bool = False, **more: Any) -> Finding:
+        """The papers do not decide; `required` where a PASS of the notebook would hide it."""
+        given = {"competitor": _competitor(rival)} if rival else {}
+        return self._finding(Status.INCONCLUSIVE, statement, {"fault": fault, "required": required, **given, **more})
+
+    def skips(self, missing: str, decides: str) -> Finding:
+        """The case lacks `missing`, which would decide `decides`."""
+        return self._finding(Status.SKIPPED, f"not examined: the case has no {missing}", {
+            "required": False, "next_step": f"Add it to the case; it decides {decides}."})
+
+    def _finding(self, status: Status, statement: str, more: dict[str, Any]) -> Finding:
+        return Finding(id=self.id, question=self.text, status=status, notebook=NOTEBOOK, statement=statement, **more)
+
+
+def rules(*sources: str) -> tuple[Evidence, ...]:
+    """Sources of engine and trainer rules as evidence."""
+    return tuple(Evidence(note="rule", source=source) for source in sources)
+
+
+def _competitor(rival: tuple[str, str, str]) -> Competitor:
+    fault, margin, why = rival
+    return Competitor(fault=fault, margin=margin, why_rejected=why)
