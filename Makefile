@@ -52,7 +52,7 @@ lab: setup ## JupyterLab on the notebooks
 	@$(PY) -m jupyter lab --notebook-dir notebooks
 
 bench: setup ## benchmarks as ratios, into runs/bench/latest.json
-	@$(PY) -m pytest -q -p no:xdist tests/benchmarks --benchmark-out runs/bench/latest.json
+	@$(PY) -m tests.benchmarks --out runs/bench/latest.json
 
 sglang-env: ## .venv-sglang: the unmodified SGLang 0.5.23 wheel on CPU (2.6 GB on disk, 2 minutes)
 	@test -x .venv-sglang/bin/python || $(PYTHON) -m venv .venv-sglang
