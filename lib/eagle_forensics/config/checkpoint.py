@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eagle_forensics.config.inspection import Inspection
-from eagle_forensics.engines.tensors import LoadAnswer, loading
+from eagle_forensics.engines.tensors import LoadAnswer
 from eagle_forensics.evidence.records import Draft
 from eagle_forensics.evidence.tensors import load_array
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
@@ -112,25 +112,16 @@ def _head_cosine(found: Inspection, draft: Draft, image: np.ndarray) -> tuple[fl
 
 
 def _inventory(found: Inspection, draft: Draft) -> list[Finding]:
-    serving = found.case.serving
-    if serving.engine not in ("sglang", "vllm") or not serving.version:
-        return []
-    names = (*(t.name for t in draft.tensors.values()), *draft.unknown_tensors)
-    answer = loading(serving.engine, serving.version, names, draft.config, draft_architecture=draft.architectures[0] if draft.architectures else None)
-    return [_tensors(found, draft, answer), *_flags(found, draft, answer)]
+    answer = found.loads
+    return [] if answer is None else [*([] if answer.error else [_tensors(found, answer)]), *_flags(found, draft, answer)]
 
 
-def _tensors(found: Inspection, draft: Draft, answer: LoadAnswer) -> Finding:
+def _tensors(found: Inspection, answer: LoadAnswer) -> Finding:
     """The engine's loader drops unknown names and leaves missing parameters uninitialised without a message."""
     common = {"id": "config.inventory", "question": "Does every tensor of the checkpoint reach a parameter, and every parameter a tensor?",
               "notebook": NOTEBOOK, "n": len(answer.loaded) + len(answer.dropped) + len(answer.replaced), "unit": "tensors",
               "evidence": (*(Evidence(note="rule", source=s) for s in answer.sources), *(Evidence(note=f"{n}: {why}") for n, why in answer.dropped.items()),
                            *(Evidence(note=f"{n}: replaced by {by}") for n, by in answer.replaced.items()))}
-    if answer.error:
-        return Finding(**common, fault="load.architecture", status=Status.FAIL, observed=answer.error, expected="a draft that loads",
-                       statement=f"{found.engine} does not load this drafter: {answer.error}",
-                       competitor=Competitor(fault="load.tensor-inventory", margin="an error at construction, before any tensor", why_rejected="the class itself refuses the config"),
-                       refuted_by="the server starts with this drafter", remedy="Correct the config field the error names.")
     if answer.missing:
         return Finding(**common, fault="load.tensor-inventory", status=Status.FAIL, observed=list(answer.missing), expected=[],
                        statement=f"{found.engine} loads this drafter without a word, but nothing fills {len(answer.missing)} of its parameters: {', '.join(answer.missing[:4])}"

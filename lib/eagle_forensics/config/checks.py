@@ -155,18 +155,21 @@ def _algorithm(found: Inspection, effective: dict, evidence: tuple[Evidence, ...
     algorithm, draft = effective.get("algorithm"), found.draft
     if algorithm is None or draft is None:
         return []
-    mismatch = str(algorithm).upper() == "EAGLE" and draft.family.startswith("eagle3")
+    spelled = str(algorithm).upper()
+    mismatch = spelled in ("EAGLE", "DRAFT_MODEL") and draft.family.startswith("eagle3")
+    right = '`"method": "eagle3"` in --speculative-config' if found.case.serving.engine == "vllm" else "--speculative-algorithm EAGLE3"
+    effect = "is taken for an ordinary draft model" if spelled == "DRAFT_MODEL" else "is served without fc and the accept length is exactly 1.00"
     question = "Does the algorithm fit the drafter?"
     if not mismatch:
         return [Finding(id="config.algorithm", question=question, status=Status.PASS, notebook=NOTEBOOK, observed=algorithm,
                         statement=f"algorithm {algorithm} fits a drafter of family {draft.family}", evidence=evidence)]
     return [Finding(
         id="config.algorithm", fault="args.algorithm-mismatch", question=question, status=Status.FAIL, notebook=NOTEBOOK,
-        observed=algorithm, expected="EAGLE3", statement="algorithm EAGLE serves an EAGLE-3 drafter: fc is skipped and the accept length is exactly 1.00",
+        observed=algorithm, expected="EAGLE3", statement=f"with algorithm {algorithm} an EAGLE-3 drafter {effect}",
         competitor=Competitor(fault="vocab.map-missing", margin="accept length near 1 as well",
                               why_rejected="the resolved algorithm decides it without any tensor"),
         refuted_by="an accept length above 1.00 with this launch line", evidence=evidence,
-        remedy="--speculative-algorithm EAGLE3", next_step="Restart with EAGLE3 and measure again.")]
+        remedy=right, next_step="Restart with it and measure again.")]
 
 
 def _skipped(id: str, question: str, missing: str, decides: str) -> Finding:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from eagle_forensics.case import Case
 from eagle_forensics.engines.arguments import ArgsAnswer, resolve_args
 from eagle_forensics.engines.layers import LayerAnswer, resolve_layers
+from eagle_forensics.engines.tensors import LoadAnswer, loading
 from eagle_forensics.engines.trainers import TrainedAnswer, trained_boundaries
 from eagle_forensics.engines.versions import engine_label
 from eagle_forensics.evidence.drafts import read_draft
@@ -14,7 +15,9 @@ from eagle_forensics.evidence.dumps import find_dump
 from eagle_forensics.evidence.environment import read_env
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.records import Draft, DumpInfo, EvidenceError, LaunchLine, Target
+from eagle_forensics.evidence.server_log import ServerLog, read_server_log
 from eagle_forensics.evidence.targets import read_target
+from eagle_forensics.finding import Edit
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Inspection:
     trained: TrainedAnswer | None
     """What the trainer's own ids mean; None without ids or trainer."""
     arguments: ArgsAnswer | None
+    log: ServerLog | None = None
+    """What the server's own log says."""
     problems: dict[str, str] = field(default_factory=dict)
     """Dotted key of the case to the message of the reader that failed."""
 
@@ -39,6 +44,24 @@ class Inspection:
     def engine(self) -> str:
         """`SGLang 0.5.23`, or words for what is unknown."""
         return engine_label(self.case.serving.engine, self.case.serving.version)
+
+    @property
+    def loads(self) -> LoadAnswer | None:
+        """What the engine makes of the draft's tensors and config; None without a draft or an engine whose rules are written down."""
+        serving, draft = self.case.serving, self.draft
+        if draft is None or serving.engine not in ("sglang", "vllm") or not serving.version:
+            return None
+        names = (*(t.name for t in draft.tensors.values()), *draft.unknown_tensors)
+        return loading(serving.engine, serving.version, names, draft.config, draft_architecture=draft.architectures[0] if draft.architectures else None)
+
+    def log_lines(self, kind: str) -> tuple[str, ...]:
+        """Lines of one kind in the server's log; empty without a log."""
+        return tuple(line.text for line in self.log.lines if line.kind == kind) if self.log else ()
+
+    def edit(self, key: str, value: object) -> tuple[Edit, ...]:
+        """The change of one key of the drafter's config.json; empty where it lies outside the case folder. None removes the key."""
+        file = self.case.relative(self.case.drafter.path / "config.json") if self.case.drafter else None
+        return (Edit(file=file, key=key, value=value, applies_to=self.engine),) if file else ()
 
 
 def inspect(case: Case) -> Inspection:
@@ -57,12 +80,15 @@ def inspect(case: Case) -> Inspection:
     dumps = tuple(d for i, dump in enumerate(case.training.dumps)
                   if (d := read(f"training.dump[{i}]", find_dump, dump.path, dump.format)))
     base = case.file.parent if case.file else None
+    log = read("serving.log", read_server_log, case.serving.log) if case.serving.log else None
     launch = read("serving.launch", read_launch, case.serving.launch, base) if case.serving.launch else None
+    if launch is None and log is not None and not case.serving.launch:
+        launch = log.arguments
     env = (read("serving.env", read_env, case.serving.env) or {}) if case.serving.env else {}
-    arguments = read("serving.launch", _arguments, case, target, draft, launch) if launch else None
+    arguments = read("serving.launch", _arguments, case, target, draft, launch, env) if launch else None
     served = read("serving", _served, case, target, draft, launch, env)
     trained = read("training.layer_ids", _trained, case, target, dumps)
-    return Inspection(case, draft, target, dumps, launch, env, served, trained, arguments, problems)
+    return Inspection(case, draft, target, dumps, launch, env, served, trained, arguments, log, problems)
 
 
 def _served(case: Case, target: Target | None, draft: Draft | None, launch: LaunchLine | None, env: dict[str, str]) -> LayerAnswer | None:
@@ -85,11 +111,11 @@ def _trained(case: Case, target: Target | None, dumps: tuple[DumpInfo, ...]) -> 
     return trained_boundaries(trainer.name, trainer.version, ids=ids, layers=target.layers)
 
 
-def _arguments(case: Case, target: Target | None, draft: Draft | None, launch: LaunchLine) -> ArgsAnswer | None:
+def _arguments(case: Case, target: Target | None, draft: Draft | None, launch: LaunchLine, env: dict[str, str]) -> ArgsAnswer | None:
     serving = case.serving
     if not (serving.engine and serving.version):
         return None
     return resolve_args(
         serving.engine, serving.version, launch.argv, architecture=target.architectures[0] if target and target.architectures else None,
         draft_architecture=draft.architectures[0] if draft and draft.architectures else None,
-        model_type=target.model_type if target else None)
+        model_type=target.model_type if target else None, env={**launch.env, **env})

@@ -48,7 +48,8 @@ def trained_rope(trainer: str | None, version: str | None, config: Mapping[str, 
         return RopeReading("the config as saved by its trainer", written, "the draft's config")
     changed = replace(written, theta=row.get("theta", written.theta), partial=row.get("partial", written.partial),
                       scaling=None if row.get("scaling") == "none" else written.scaling)
-    return RopeReading(f"{trainer} {version or ''}".strip(), changed, row["source"], row["certain"])
+    sure = row["certain"] and "mrope_section" not in (written.scaling or {})
+    return RopeReading(f"{trainer} {version or ''}".strip(), changed, row["source"], sure)
 
 
 def inverse_frequencies(rope: Rope, head_dim: int, max_positions: int | None = None) -> tuple[list[float], float]:

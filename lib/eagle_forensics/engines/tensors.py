@@ -198,7 +198,9 @@ def _class_error(engine: str, release: str, architecture: str | None, mla: bool)
     if architecture is None or architecture in (*rules["classes"], *rules["mla_classes"]):
         return None
     if engine == "vllm":
-        return None if "eagle3" in architecture.lower() else f"{architecture} becomes Eagle3{architecture}, which must be registered"
+        wrapped = f"Eagle3{architecture}"  # vllm 0.33.0 EAGLEConfig
+        known = "eagle3" in architecture.lower() or wrapped in (*rules["classes"], *rules["mla_classes"])
+        return None if known else f"{architecture} becomes {wrapped}, which is not registered"
     return (f"{architecture} is not an EAGLE-3 draft class of SGLang (registered: {', '.join((*rules['classes'], *rules['mla_classes']))}): "
             "another model file loads it, or none")
 
