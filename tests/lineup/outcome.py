@@ -1,0 +1,75 @@
+"""What is expected of a planted case, and how a run's diagnosis is judged against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["single", "double", "healthy", "abstain"]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The truth about a case, kept outside of it."""
+
+    faults: tuple[str, ...] = ()
+    """Planted slugs: all must be named and one of them first."""
+    follows: tuple[str, ...] = ()
+    """Slugs that the evidence also supports (a consequence, or the same fault seen from another side); naming them is no false accusation."""
+    verdicts: tuple[str, ...] = ()
+    """Verdicts that are right; empty: FAIL with faults, else PASS."""
+
+    @property
+    def right_verdicts(self) -> tuple[str, ...]:
+        return self.verdicts or (("FAIL",) if self.faults else ("PASS",))
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One case of the line-up."""
+
+    name: str
+    make: Callable[[Path], None]
+    """Writes the case folder; what it writes is evidence and never says what was planted."""
+    expected: Expected
+    notebooks: tuple[int, ...] = (1, 4)
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        if self.expected.faults:
+            return "double" if len(self.expected.faults) > 1 else "single"
+        return "healthy" if self.expected.right_verdicts == ("PASS",) else "abstain"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the suite said about a case."""
+
+    verdict: str
+    named: tuple[str, ...]
+    """Slugs of the diagnosis, strongest first."""
+    statements: tuple[str, ...]
+    seconds: float
+
+
+def outcome(merged: Mapping[str, Any], seconds: float) -> Outcome:
+    """Of the content of a run's findings.json; the statements are those of failed, undecided and broken findings."""
+    open_ = [f for f in merged["findings"] if f["status"] in ("fail", "error") or (f["status"] == "inconclusive" and f["required"])]
+    return Outcome(merged["verdict"], tuple(d["slug"] for d in merged["diagnosis"]["faults"]),
+                   tuple(f"{f['id']} {f['status']} {f['fault'] or ''}: {f['statement']}" for f in open_), seconds)
+
+
+def judge(case: Planted, seen: Outcome) -> dict[str, Any]:
+    """The row of a case in `lineup.json`."""
+    want = case.expected
+    false = [s for s in seen.named if s not in want.faults + want.follows]
+    named = all(s in seen.named for s in want.faults)
+    first = bool(want.faults) and bool(seen.named) and seen.named[0] in want.faults
+    verdict = seen.verdict in want.right_verdicts
+    return {"name": case.name, "kind": case.kind, "planted": list(want.faults), "named": list(seen.named), "verdict": seen.verdict,
+            "right": verdict and not false and (first and named if want.faults else not seen.named),
+            "first": first, "all_named": named, "false": false, "verdict_right": verdict,
+            "seconds": round(seen.seconds, 2), "statements": list(seen.statements)}
