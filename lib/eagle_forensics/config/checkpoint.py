@@ -21,7 +21,8 @@ def checkpoint_findings(found: Inspection) -> list[Finding]:
     if draft is None or not draft.tensors:
         return [Finding(id="config.checkpoint", question="Do the drafter's tensors fit its config and the engine?", status=Status.SKIPPED,
                         required=False, notebook=NOTEBOOK, statement="not examined: the case has no drafter weights",
-                        next_step="Point drafter.path to a folder with the safetensors; headers and slices are enough.")]
+                        next_step="Point drafter.path to a folder with the safetensors; headers and slices decide widths, vocabulary map, inventory, layer count, heads, "
+                                  "dtype, embedding and head.")]
     return [_widths(found, draft), _vocabulary(found, draft), *_inventory(found, draft)]
 
 

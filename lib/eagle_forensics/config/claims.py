@@ -55,7 +55,11 @@ def claims(found: Inspection) -> list[Claim]:
                 continue
             result.append(Claim("served", f"{found.engine}, {path} path", f"ids {_text(s.ids)}, " + ("not read: the default" if s.read_from == "default" else f"read from the {s.read_from} list"),
                                 None if boundaries is None else tuple(frozenset({b}) for b in boundaries),
-                                "; ".join(s.sources)))
+                                s.sources[0] + (f" (+{len(s.sources) - 1} more)" if len(s.sources) > 1 else "") if s.sources else ""))
+    for line in found.log.lines if found.log else ():
+        if line.layers is not None:
+            result.append(Claim("served", f"server log, byte {line.byte}", line.text, tuple(frozenset({b}) for b in sorted(line.layers)),
+                                "vllm 0.33.0 prints the ids it captures; its ids are boundaries"))
     if layers and not result:
         result.append(Claim("served", "default of every engine", "no ids", tuple(frozenset({b}) for b in default_boundaries(layers)),
                             "(2, L//2, L-3) where a config names no ids"))

@@ -71,6 +71,24 @@ def tensor_frame(found: Inspection) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["tensor", "shape", "dtype", "MiB", "name in the file"])
 
 
+def inventory_frame(found: Inspection) -> pd.DataFrame:
+    """Both ways: what becomes of every tensor of the file, and which parameters of the engine get nothing from it."""
+    answer, columns = found.loads, ["in the file", "in the engine", "outcome"]
+    if answer is None:
+        return pd.DataFrame(columns=columns)
+    rows = [(name, parameter, "loaded") for name, parameter in answer.loaded.items()]
+    rows += [(name, by, "replaced") for name, by in answer.replaced.items()]
+    rows += [(name, f"– ({why})", "dropped") for name, why in answer.dropped.items()]
+    rows += [("nothing", parameter, "stays random") for parameter in answer.missing] if found.draft and found.draft.tensors else []
+    return pd.DataFrame(rows, columns=columns)
+
+
+def log_frame(found: Inspection) -> pd.DataFrame:
+    """The server's own statements, in the order of its log."""
+    rows = [] if found.log is None else [{"byte": line.byte, "about": line.kind, "line": line.text} for line in found.log.lines]
+    return pd.DataFrame(rows, columns=["byte", "about", "line"])
+
+
 def layers_record(found: Inspection) -> dict[str, Any]:
     """What notebook 03 and the diagnosis need of this notebook."""
     return {"served": found.served.to_json() if found.served else None, "engine": found.engine,

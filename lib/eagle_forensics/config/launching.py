@@ -1,4 +1,4 @@
-"""What the launch line implies beyond the draft budget: the draft's path, units across engines, the limit on requests, fused all-reduce, the next upgrade."""
+"""What the launch line implies beyond the draft budget: the draft's path, units across engines, the limit on requests, fused all-reduce; and the next upgrade."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ UPGRADE = Question("config.upgrade", "Does the same config mean the same states 
 
 
 def launching_findings(found: Inspection) -> list[Finding]:
-    """Path, units, admission, fusion and upgrade; each only where the case has something to say about it."""
-    return [*_path(found), *_units(found), *_admission(found), *_fused(found), *_upgrade(found)]
+    """Path, units, admission and fusion; each only where the case has something to say about it."""
+    return [*_path(found), *_units(found), *_admission(found), *_fused(found)]
 
 
 def _path(found: Inspection) -> list[Finding]:
@@ -102,7 +102,7 @@ def _fused(found: Inspection) -> list[Finding]:
     said = tuple(Evidence(note=line) for line in found.log_lines("fusion") if "AllReduce Fusion" in line)
     common = {"observed": tp, "unit": "tensor-parallel ranks", "evidence": (*rules(*answer.sources), *said)}
     if answer.exposed is False and not said:
-        return [FUSED.passes(f"no: {answer.reason}", **common)] if found.arguments else []
+        return [FUSED.passes(f"captured states are whole: {answer.reason}", **common)] if found.arguments else []
     test = f"Measure once with {answer.switch_off}." if answer.switch_off else "Measure once with --tp 1, or on SGLang 0.5.14 or later."
     return [FUSED.suspects(
         "feature.partial-sum", f"possible: {answer.reason}" + (f"; the log says: {said[0].note}" if said else "") + ". A hazard by the papers, not an observation", **common,
@@ -111,7 +111,8 @@ def _fused(found: Inspection) -> list[Finding]:
         next_step=f"{test} Equal accept lengths clear it; so do equal captures on two ranks (notebook 03).")]
 
 
-def _upgrade(found: Inspection) -> list[Finding]:
+def upgrade_findings(found: Inspection) -> list[Finding]:
+    """What the next release that differs would make of today's config."""
     served = found.served
     eager = served.boundaries.get("eager") if served else None
     if served is None or eager is None:
@@ -125,8 +126,7 @@ def _upgrade(found: Inspection) -> list[Finding]:
     words = f"{format_boundaries(eager)} today ({today}); {hazards[0].removeprefix('upgrade hazard: ')}"
     if today == "wrong":
         return [UPGRADE.passes(words, **common)]
-    return [UPGRADE.suspects("wiring.layer-offset", words, **common, rival=("a healthy drafter", "no difference today", "not rejected: nothing is wrong before the upgrade"),
-                             remedy="On the day of the upgrade write the ids that the table of spellings gives for that release.",
+    return [UPGRADE.suspects("wiring.layer-offset", words, **common, remedy="On the day of the upgrade write the ids that the table of spellings gives for that release.",
                              next_step="Keep the engine pinned, or change config and engine together.")]
 
 

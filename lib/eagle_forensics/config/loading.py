@@ -24,7 +24,8 @@ def loading_findings(found: Inspection) -> list[Finding]:
     if draft is None:
         return [CLASS.skips("drafter config", "which class loads it")]
     bias = [_bias(found, draft)] if "fc.bias" in draft.tensors else []
-    return [_class(found, draft), _layer_count(found, draft), _head_dims(draft), *bias, _quantization(found, draft), _dtype(found, draft)]
+    shapes = [_head_dims(draft), *bias, _dtype(found, draft)] if draft.tensors else []
+    return [_class(found, draft), *_layer_count(found, draft), *shapes, _quantization(found, draft)]
 
 
 def _class(found: Inspection, draft: Draft) -> Finding:
@@ -46,37 +47,37 @@ def _class(found: Inspection, draft: Draft) -> Finding:
         predicted_effect="The server starts; nothing is known yet about the accept length.", next_step="Apply the remedy and start the server once.")
 
 
-def _layer_count(found: Inspection, draft: Draft) -> Finding:
+def _layer_count(found: Inspection, draft: Draft) -> list[Finding]:
     claimed = draft.config.get("num_hidden_layers", 1)
     copied = found.target is not None and claimed == found.target.layers and claimed != draft.layers
     common = {"observed": draft.layers, "expected": claimed, "unit": "draft layers"}
     if not draft.tensors:
         if found.target is not None and claimed == found.target.layers and claimed > 4:
-            return LAYERS.suspects("load.tensor-inventory", f"the config names {claimed} layers, as many as the target has; a drafter holds one or a few",
-                                   next_step="Add the drafter's weights: their headers count the layers.")
-        return LAYERS.skips("drafter weights", f"whether there are {claimed}")
+            return [LAYERS.suspects("load.tensor-inventory", f"the config names {claimed} layers, as many as the target has; a drafter holds one or a few",
+                                    next_step="Add the drafter's weights: their headers count the layers.")]
+        return []
     if claimed == draft.layers:
-        return LAYERS.passes(f"config and weights agree on {claimed} layer(s)", **common)
+        return [LAYERS.passes(f"config and weights agree on {claimed} layer(s)", **common)]
     answer, whence = found.loads, ", copied from the target" if copied else ""
     words = f"the config names {claimed} layers{whence}, the weights hold {draft.layers}"
     random = sorted({n.split(".layers.")[1].split(".")[0] for n in answer.missing if ".layers." in n}) if answer else []
     if answer is None or (not random and not answer.error):
-        return LAYERS.suspects("load.tensor-inventory", f"{words}; what {found.engine} builds then is not written down", **common,
-                               next_step=f"Write `num_hidden_layers: {draft.layers}` and compare the accept length.")
+        return [LAYERS.suspects("load.tensor-inventory", f"{words}; what {found.engine} builds then is not written down", **common,
+                               next_step=f"Write `num_hidden_layers: {draft.layers}` and compare the accept length.")]
     effect = f"{found.engine} builds {claimed} and leaves {len(random)} of them random" if random else f"{found.engine} stops: {answer.error}"
-    return LAYERS.fails(
+    return [LAYERS.fails(
         "load.tensor-inventory", f"{words}: {effect}", **common, evidence=rules(*answer.sources),
         rival=("data.too-little", f"{len(random)} of {claimed} layers have no tensor", "random layers ruin any drafter; the count decides without running it"),
         refuted_by="another file of the checkpoint holds the other layers", remedy=f"Write `num_hidden_layers: {draft.layers}` in the drafter's config.json.",
         edits=found.edit("num_hidden_layers", draft.layers), predicted_effect="The accept length leaves 1.00 for what the trained layer earns.",
-        next_step="Apply the edit and measure again.")
+        next_step="Apply the edit and measure again.")]
 
 
 def _head_dims(draft: Draft) -> Finding:
     """q [heads * D, 2H], k and v [kv_heads * D, 2H], o [H, heads * D]; latent attention by its ranks."""
     shapes = {k.split("self_attn.")[1]: t.shape for k, t in draft.tensors.items() if k.startswith("layers.0.self_attn.") and len(t.shape) == 2}
     if not shapes:
-        return HEADS.skips("drafter weights", "whether heads and head_dim of the config are right")
+        return HEADS.skips("attention projections of a draft layer among the drafter's tensors", "whether heads and head_dim of the config are right")
     dims = _expected_rows(draft)
     checked = {name: (shapes[name][axis], want) for (name, axis), want in dims.items() if name in shapes and want}
     wrong = {name: pair for name, pair in checked.items() if pair[0] != pair[1]}
@@ -170,7 +171,7 @@ def _dtype(found: Inspection, draft: Draft) -> Finding:
     words = f"--dtype {asked}, config {claimed or 'silent'}, file {stored or 'unknown'}: the draft runs in {runs}"
     common = {"observed": runs, "expected": stored, "evidence": rules(rule["source"])}
     if stored is None:
-        return DTYPE.skips("drafter weights", f"whether {runs}, in which the draft runs, is that of the file")
+        return DTYPE.skips("drafter tensor in a plain float format", f"whether {runs}, in which the draft runs, is that of the file")
     if runs in bulk or runs == "float32":
         return DTYPE.passes(words, **common)
     return DTYPE.suspects(

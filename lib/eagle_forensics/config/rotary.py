@@ -51,7 +51,7 @@ def rope_frame(found: Inspection) -> pd.DataFrame:
     for side in _sides(found):
         waves = [2 * math.pi / f for f in side.inverse] if side.inverse else []
         rows.append({"side": side.who, "theta": f"{side.rope.theta:g}", "scaling": _scaling(side.rope), "rotated of head": f"{_dims(side)} of {side.head_dim or '?'}",
-                     "longest wave (tokens)": max(waves) if waves else None, "theta from": side.rope.origin if not side.problem else side.problem})
+                     "longest wave (tokens)": round(max(waves)) if waves else None, "theta from": side.rope.origin if not side.problem else side.problem})
     return pd.DataFrame(rows, columns=["side", "theta", "scaling", "rotated of head", "longest wave (tokens)", "theta from"])
 
 
@@ -84,6 +84,8 @@ def _rotation(found: Inspection, draft: Draft) -> Finding:
     ours, theirs = (_side(r.who, r.rope, _head_dim(draft), draft.max_positions) for r in (trained, served))
     evidence = (*rules(trained.source, served.source), Evidence(note=f"{ours.who}: {_words(ours)}"), Evidence(note=f"{theirs.who}: {_words(theirs)}"))
     if ours.inverse is None or theirs.inverse is None:
+        if (ours.rope.theta, ours.rope.scaling, ours.rope.partial) == (theirs.rope.theta, theirs.rope.scaling, theirs.rope.partial):
+            return ROTATED.passes(f"training and {found.engine} read the same rotary fields: theta {ours.rope.theta:g}, {_scaling(ours.rope)}", evidence=evidence)
         return ROTATED.suspects(None, f"the frequencies cannot be computed: {ours.problem or theirs.problem}", evidence=evidence,
                                 next_step="Give head_dim and the scaling's parameters in the drafter's config.json.")
     common = {"observed": _words(theirs), "expected": _words(ours), "n": len(ours.inverse), "unit": "inverse frequencies", "threshold": SAME,

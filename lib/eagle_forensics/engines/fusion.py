@@ -49,7 +49,7 @@ def fusion(version: str, *, architecture: str | None, capability: str | None, tp
                       f"switched on (read up to {rules['auto'][-1]['from']})")
     majors = rows[-1].get("majors_of", {}).get(architecture, rows[-1]["majors"])
     if capability is None:
-        return answer(None, f"{at.release} switches the fusion on for {architecture} on GPUs of compute capability {', '.join(majors)}.x")
+        return answer(None, f"{at.release} switches the fusion on for {architecture} on GPUs of compute capability {', '.join(f'{m}.x' for m in majors)}")
     if capability.split(".")[0] not in majors:
-        return answer(False, f"compute capability {capability} is outside the gate ({', '.join(majors)}.x)")
+        return answer(False, f"compute capability {capability} is outside the gate ({', '.join(f'{m}.x' for m in majors)})")
     return answer(None if whole is None else True, f"{at.release} switches the fusion on for {architecture} on compute capability {capability}")
