@@ -53,7 +53,7 @@ def ceiling(runs: Sequence[Run], predicted: Mapping[str, Any] | None = None) -> 
     if lost:
         worst = max(lost, key=lambda c: c.break_even.low / c.ceiling)
         return _cannot_win(common, worst, figures, f"With {_plural(worst.ceiling - 1, 'draft step')} no drafter can win: break-even "
-                           f"{_range(worst.break_even)} is above the ceiling {worst.ceiling} (cycle {worst.cycle_ms.value:.2f} ms; {worst.run.label})", float(worst.ceiling),
+                           f"{_range(worst.break_even)} is above the ceiling {worst.ceiling}", float(worst.ceiling),
                            "steps + 1: every draft accepted and the bonus token, the largest accept length there is")
     comparable = [c for c in tests if not c.differs]
     if not comparable:
@@ -92,9 +92,10 @@ def _cannot_win(common: dict, test: Ceiling, figures: str, statement: str, thres
     margin = test.break_even.value - threshold
     slack = test.break_even.low / threshold - 1
     cut = 1 - threshold / test.break_even.value
-    sampled = "" if test.run.rounds else " Rounds are not recorded: the interval is the printing of the figures."
+    sampled = (Evidence(note=f"{test.run.label}: a round takes {test.cycle_ms.value:.2f} ms"),
+               *(() if test.run.rounds else (Evidence(note="rounds are not recorded: the interval is the printing of the figures"),)))
     return Finding(
-        **common, status=Status.FAIL, fault="cost.cannot-win", statement=statement + "." + sampled,
+        **common, status=Status.FAIL, fault="cost.cannot-win", statement=statement,
         observed=test.break_even.value, expected=f"at most {threshold:.4g}", interval=test.break_even.interval,
         n=test.run.rounds, threshold=threshold, threshold_why=why,
         competitor=Competitor(
@@ -103,7 +104,7 @@ def _cannot_win(common: dict, test: Ceiling, figures: str, statement: str, thres
             f"{1e3 * threshold / test.cycle_ms.value:.1f} tokens/s against {test.baseline_tokens_per_second.value:.1f} without speculation"),
         refuted_by=f"A repeat with the same settings whose cycle time is below {threshold / test.baseline_tokens_per_second.value * 1e3:.1f} ms "
                    f"(measured: {test.cycle_ms.value:.1f} ms).",
-        evidence=(Evidence(note=figures, source="cycle = accept length / (tokens/s); break-even = cycle x baseline tokens/s"),),
+        evidence=(*sampled, Evidence(note=figures, source="cycle = accept length / (tokens/s); break-even = cycle x baseline tokens/s"),),
         remedy=f"Cut the cost of a round first (now {test.cycle_ms.value:.1f} ms, at least {100 * cut:.0f} % must go), or raise the number of "
                "steps if the drafter's later positions are accepted.",
         next_step="Profile one round: verify in a CUDA graph or not, time of the all-reduces (notebook 05); then sweep the step count.")

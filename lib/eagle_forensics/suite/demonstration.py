@@ -48,7 +48,8 @@ def demonstrate(out: Path | None = None) -> int:
             edits = [Edit.model_validate(e) for fault in diagnosis["faults"] for e in fault["edits"]]
             for edit in edits:
                 console.print(f"  fix as printed: {edit.file}: {edit.key} = {json.dumps(edit.value)}", markup=False)
-    comparison = write_comparison([r.run_dir for r in results.values()], results["fixed"].run_dir.parent / "demo-comparison.html")
+    same = [results[n].run_dir for n in ("broken", "fixed", "vllm-shift")]  # one drafter; the incident is another system
+    comparison = write_comparison(same, results["fixed"].run_dir.parent / "demo-comparison.html")
     console.print()
     console.print(_table(results))
     for name, result in results.items():
