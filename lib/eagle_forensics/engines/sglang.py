@@ -205,6 +205,9 @@ def _values(target: Target, ids: Sequence[int] | None, layers: int) -> tuple[tup
 
 def _reach(target: Target, values: Sequence[int], layers: int, planes: int) -> tuple[tuple[int, ...], str | None]:
     """The boundaries the layer loop captures for these values, and the crash it meets, if any."""
+    if target.mechanism == "nothing":
+        return (), (f"ValueError: too many values to unpack (expected 2) (no boundary is captured: the layer loop of {target.row['cls']} in "
+                    f"{target.release} reads a flag that its setter does not set)")
     final = target.since("final_since")
     reached = set()
     for value in values:

@@ -175,7 +175,7 @@ def _overlap(run: _Run) -> None:
 
 def _mixed_chunk(run: _Run) -> None:
     text = run.row("mixed_chunk")["text"]
-    if run.get("enable_mixed_chunk") and text != "kept" and run.since("0.4.9"):
+    if run.get("enable_mixed_chunk") and text not in ("", "kept"):
         run.args["enable_mixed_chunk"] = False
         run.say("warning", text)
 

@@ -87,6 +87,8 @@ def _sglang(files: list[str], config: Mapping[str, Any], release: str, mla: bool
         plain = name.startswith("lm_head") or (since(rules["model_prefix_since"], release) and not mla and name in params)
         param = name if plain else f"model.{name}"
         if param not in params:
+            if not since(rules["model_prefix_since"], release) and ("qkv_proj" in param or "gate_up_proj" in param):
+                error = error or f"KeyError: '{param}'"
             dropped[file] = _why_dropped(file, release, mla)
         elif param == "model.embed_tokens.weight" and not own_embedding:
             replaced[file] = "the target's embedding"
