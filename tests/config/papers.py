@@ -21,24 +21,31 @@ GOOD_LAUNCH = "--speculative-algorithm EAGLE3 --speculative-num-steps 3 --specul
 
 def papers(folder: Path, *, target: dict[str, Any] = LLAMA_TARGET, ids: list[int] | None = (1, 14, 26), place: str = "nested", engine: str = "sglang",
            version: str = "0.5.23", launch: str | None = GOOD_LAUNCH, env: dict[str, str] | None = None, trainer: tuple[str, str] | None = ("speculators", "0.4.0"),
-           layer_ids: list[int] | None = (1, 14, 26, 29), weights: dict[str, torch.Tensor] | None = None, draft: dict[str, Any] | None = None) -> Case:
-    """Write the configs and return the case."""
+           layer_ids: list[int] | None = (1, 14, 26, 29), weights: dict[str, torch.Tensor] | None = None, draft: dict[str, Any] | None = None,
+           target_weights: dict[str, torch.Tensor] | None = None, serving: dict[str, Any] | None = None, measurements: str | None = None) -> Case:
+    """Write the configs and return the case. `serving` adds keys, `measurements` is the text of a CSV; a draft key set to ... is left out."""
     config = builders.LLAMA | (draft or {})
     if ids is not None:
         config = config | ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": list(ids), "use_aux_hidden_state": True}} if place == "nested"
                            else {"eagle_aux_hidden_state_layer_ids": list(ids)})
+    config = {k: v for k, v in config.items() if v is not ...}
     for name, content in (("target", target), ("drafter", config)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "config.json").write_text(json.dumps(content))
     if weights is not None:
         save_file({k: v.contiguous() for k, v in weights.items()}, folder / "drafter" / "model.safetensors")
+    if target_weights is not None:
+        save_file({k: v.contiguous() for k, v in target_weights.items()}, folder / "target" / "model.safetensors")
     training: dict[str, Any] = {}
     if trainer:
         training["trainer"] = {"name": trainer[0], "version": trainer[1]}
     if layer_ids is not None:
         training["layer_ids"] = list(layer_ids)
-    serving = {"engine": engine, "version": version, "launch": launch, "env": env}
+    serving = {"engine": engine, "version": version, "launch": launch, "env": env, **(serving or {})}
     raw = {"name": "papers", "target": {"path": "target"}, "drafter": {"path": "drafter"}, "training": training,
            "serving": {k: v for k, v in serving.items() if v is not None}}
+    if measurements is not None:
+        (folder / "runs.csv").write_text(measurements)
+        raw["measurements"] = "runs.csv"
     (folder / "case.yaml").write_text(yaml.safe_dump(raw))
     return load_case(folder)
