@@ -175,7 +175,7 @@ class Case(_Part):
 
     def missing_evidence(self) -> list[tuple[str, Path]]:
         """Named paths that do not exist, with their dotted key."""
-        return [(key, path) for key, path in self.paths() if not path.exists()]
+        return [(key, path) for key, path in self.paths() if not _exists(path)]
 
 
 def load_case(path: str | Path, overrides: dict[str, Any] | None = None) -> Case:
@@ -293,6 +293,13 @@ def _resolve(part: BaseModel, base: Path) -> Any:
             changes[name] = tuple(
                 _absolute(v, base) if isinstance(v, Path) else _resolve(v, base) if isinstance(v, BaseModel) else v for v in value)
     return part.model_copy(update=changes)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long for the file system
+        return False
 
 
 def _absolute(path: Path, base: Path) -> Path:

@@ -88,7 +88,7 @@ def _replies(path: Path, hidden: int | None) -> Iterator[Sample]:
                                 "(or --enable-return-aux-hidden-states) and send \"return_hidden_states\": true.")
         try:
             states, prompt = _rows(rows)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
             raise EvidenceError(f"{path}: reply {index}: {error}. Expected prompt rows [T][W], then one row [W] a decoded token.") from None
         ids = _reply_ids(reply, inner, prompt, states.shape[0])
         mask = torch.arange(states.shape[0]) >= prompt

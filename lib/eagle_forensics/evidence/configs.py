@@ -6,7 +6,7 @@ Every error is an EvidenceError that names the file, the field, what was expecte
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def number(config: Mapping[str, Any], *keys: str, where: Path, default: float | 
     key, value = _first(config, keys)
     if key is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise EvidenceError(f"{where}: `{key}` is {value!r:.80}; expected a positive number. Correct the config.")
     return float(value)
 

@@ -68,8 +68,11 @@ def _path(source: str | Path, base: Path | None) -> Path | None:
     if not isinstance(source, Path) and ("\n" in text or len(text) > 1024 or text.startswith("-")):
         return None
     path = (base / text) if base else Path(text)
-    if path.is_file():
-        return path
+    try:
+        if path.is_file():
+            return path
+    except OSError:  # a text too long for a file name
+        pass
     if isinstance(source, Path) or (not re.search(r"\s", text) and (PATH_LIKE.search(text) or "/" in text)):
         raise EvidenceError(f"{path}: does not exist; expected launch arguments or the path of a script or log. Correct `serving.launch` in the case.")
     return None

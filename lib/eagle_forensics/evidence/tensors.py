@@ -236,7 +236,7 @@ def _tensor(path: Path, name: str, entry: Any, start: int, data_bytes: int) -> T
     bits = math.prod(shape) * BITS[dtype]
     if bits != 8 * (end - begin):
         raise EvidenceError(
-            f"{where}: shape {shape} of {dtype} takes {bits / 8:.12g} bytes but data_offsets span {end - begin}; expected them to be equal. {COPY_AGAIN}"
+            f"{where}: shape {shape} of {dtype} takes {-(-bits // 8)} bytes but data_offsets span {end - begin}; expected them to be equal. {COPY_AGAIN}"
         )
     return TensorInfo(name, path, dtype, tuple(shape), end - begin, start + begin)
 
