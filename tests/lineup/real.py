@@ -24,7 +24,7 @@ from eagle_forensics.evidence.states import read_states
 from eagle_forensics.evidence.targets import read_target
 from tests.lineup.papers import VLLM_LAUNCH, sglang_launch
 
-KEPT = 12
+KEPT = 20
 """Samples of the dump that a case keeps, by default."""
 Sample = dict[str, Any]
 RIGHT = {("sglang", "nested"): (1, 14, 26), ("vllm", "top"): (2, 15, 27)}
