@@ -122,7 +122,7 @@ def _trained_against_served(found: Inspection, claim: Claim, question: str) -> F
               "observed": {p: list(b) for p, b in paths.items()}, "evidence": sources}
     if not wrong:
         return Finding(**common, status=Status.PASS, statement=f"{claim.who} and {found.engine} mean the same states: "
-                                                               f"{format_boundaries(trained)} on every path")
+                                                               f"{format_boundaries(trained)} on every path{_by_luck(found)}")
     fix = serve_boundaries(found.case, found.target, trained, served.runner)
     if set(wrong) == {"graph"}:
         return Finding(
@@ -149,6 +149,13 @@ def _trained_against_served(found: Inspection, claim: Claim, question: str) -> F
         remedy=fix.text, edits=fix.edits,
         predicted_effect="Notebook 02 predicts the accept length of both wirings on the same tokens.",
         next_step="Read notebook 03 for the tensors and notebook 02 for the size of the loss.")
+
+
+def _by_luck(found: Inspection) -> str:
+    """Ids that stand in the config but are not read: right states for the wrong reason."""
+    ids = found.draft.ids if found.draft else None
+    written = ids is not None and (ids.eagle_config == "malformed" or any(x is not None for x in (ids.nested, ids.top_level, ids.nested_layer_ids)))
+    return "; but the ids of the config are not read, the default happens to be the same" if written and found.served.read_from == "default" else ""
 
 
 def _algorithm(found: Inspection, effective: dict, evidence: tuple[Evidence, ...]) -> list[Finding]:

@@ -34,6 +34,13 @@ def evidence_frame(found: Inspection) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def notes_frame(found: Inspection) -> pd.DataFrame:
+    """What was odd while reading, and which rules are assumptions."""
+    sources = (("drafter", found.draft), ("target", found.target), ("launch line", found.launch), ("layer rules", found.served), ("trainer", found.trained))
+    rows = [{"about": about, "note": note} for about, source in sources if source is not None for note in source.notes if not note.startswith("upgrade hazard")]
+    return pd.DataFrame(rows, columns=["about", "note"])
+
+
 def argument_frame(found: Inspection) -> pd.DataFrame:
     """Raw against effective arguments; `changed` marks what the engine overrode."""
     answer = found.arguments
