@@ -65,3 +65,25 @@ def test_the_same_seed_gives_the_same_interval():
 def test_more_comparisons_widen_the_level():
     assert stats.simultaneous_level(1) == pytest.approx(0.95)
     assert stats.simultaneous_level(20) == pytest.approx(0.9975)
+
+
+@pytest.mark.parametrize("sequences", [2, 5, 12])
+def test_few_sequences_do_not_make_a_difference_of_nothing(sequences):
+    """No true difference: a percentile bootstrap excludes 0 in half of the samples of two sequences, in one of six of five."""
+    rng = np.random.default_rng(6)
+    missed = {"one denominator": 0, "two": 0, "ratio": 0}
+    for _ in range(300):
+        n = rng.integers(40, 400, sequences)
+        p = rng.beta(12, 8, sequences)
+        a, b = rng.binomial(n, p), rng.binomial(n, np.clip(p + rng.normal(0, 0.05, sequences), 0, 1))
+        missed["one denominator"] += stats.paired_difference(a, b, n).excludes(0)
+        missed["two"] += stats.paired_difference(a, b, n, n + 0.0).excludes(0)
+        missed["ratio"] += stats.ratio_of_sums(a, n).excludes(0.6)
+    assert all(count / 300 <= 0.10 for count in missed.values()), missed
+
+
+def test_a_share_stays_a_share_and_the_two_t_intervals_are_one():
+    share = stats.ratio_of_sums([9, 2], [10, 10])
+    assert (share.low, share.high) == (0.0, 1.0)
+    a, b, n = [9, 7, 30], [5, 6, 21], [10, 9, 40]
+    assert stats.paired_difference(a, b, n).interval == pytest.approx(stats.paired_difference_t(a, b, n).interval)
