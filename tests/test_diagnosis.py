@@ -2,7 +2,7 @@
 
 from eagle_forensics.case import Case
 from eagle_forensics.diagnosis import diagnose
-from eagle_forensics.finding import Competitor, Edit, Finding, Status, Verdict
+from eagle_forensics.finding import Competitor, Edit, Finding, Verdict
 
 CASE = Case(name="a")
 
@@ -58,4 +58,4 @@ def test_unfinished_notebooks_are_an_error():
 def test_sentences_end_once():
     result = diagnose([finding("layers.served", "fail", "wiring.layer-offset", statement="It is off.", refuted_by="an equal capture.")], {}, CASE)
     assert ".." not in " ".join((result.headline, *result.story))
-    assert result.faults[0].findings == ("layers.served",) and Status.FAIL
+    assert result.faults[0].findings == ("layers.served",)
