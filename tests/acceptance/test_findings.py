@@ -29,6 +29,12 @@ def test_a_prediction_decides_between_drafter_and_cost(predicted, status):
     assert status is not Status.PASS or "tokens/s" in found.predicted_effect
 
 
+def test_a_prediction_that_the_live_run_already_beats_is_no_bound():
+    run = INCIDENT.iloc[[0, 3]]
+    live_length = runs(run)[1].accept_length.value
+    assert f.ceiling(runs(run), {"steps": interval(live_length - 0.3, 0.1, steps=5)}).status is Status.INCONCLUSIVE
+
+
 def test_winning_passes():
     assert f.ceiling(runs(SWEEP)).status is Status.PASS
 
@@ -73,6 +79,12 @@ def test_one_log_line_is_right_in_one_version_and_wrong_in_the_next(version, sta
 def test_without_a_stated_definition_a_known_one_suffices():
     assert f.definition(runs(LOG)).status is Status.PASS
     assert f.definition(runs(live(1.80, steps=5, accept_rate=0.55))).status is Status.FAIL
+
+
+def test_the_prefill_token_in_one_of_two_figures_is_no_contradiction():
+    """2.153 with and 2.130 without it, on one run; a rate of another definition still is one."""
+    assert f.definition(runs(live(2.153, steps=3, accept_rate=0.377))).status is Status.PASS
+    assert f.definition(runs(live(2.153, steps=3, accept_rate=0.441))).status is Status.FAIL
 
 
 def test_accept_length_above_the_ceiling_is_a_definition_fault():
