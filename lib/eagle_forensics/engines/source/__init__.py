@@ -64,6 +64,7 @@ def _layers(tree: Tree, ledger: Ledger) -> None:
 
 def _arguments(tree: Tree, ledger: Ledger) -> None:
     if tree.engine == "sglang":
+        ledger.topic = "arguments"
         from eagle_forensics.engines.source import sglang_arguments
 
         sglang_arguments.check_eagle_arguments(tree, ledger)

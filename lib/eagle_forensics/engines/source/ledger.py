@@ -17,6 +17,8 @@ class Difference:
     theirs: str
     their_source: str
     """`file:line` of the engine's tree, relative to its package."""
+    topic: str = "layers"
+    """`layers` (capture and loading of the draft) or `arguments`."""
     unread: bool = False
     """The source no longer has what the check reads, or the function could not be run: our table is neither confirmed nor contradicted."""
 
@@ -30,6 +32,7 @@ class Ledger:
     """Counts comparisons and keeps those that disagree."""
 
     checked: int = 0
+    topic: str = "layers"
     differences: list[Difference] = field(default_factory=list)
 
     def compare(self, what: str, ours: Any, our_source: str, theirs: Any, their_source: str) -> bool:
@@ -37,13 +40,13 @@ class Ledger:
         self.checked += 1
         if ours == theirs:
             return True
-        self.differences.append(Difference(what, _words(ours), our_source, _words(theirs), their_source))
+        self.differences.append(Difference(what, _words(ours), our_source, _words(theirs), their_source, self.topic))
         return False
 
     def unread(self, what: str, ours: Any, our_source: str, why: str, their_source: str) -> None:
         """Records a question that the source did not answer."""
         self.checked += 1
-        self.differences.append(Difference(what, _words(ours), our_source, why, their_source, unread=True))
+        self.differences.append(Difference(what, _words(ours), our_source, why, their_source, self.topic, unread=True))
 
 
 def _words(value: Any) -> str:
