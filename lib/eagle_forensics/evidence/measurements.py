@@ -29,8 +29,8 @@ def _text(cell: str) -> str:
 
 def _count(cell: str) -> int:
     value = _real(cell)
-    if value != int(value):
-        raise ValueError("a whole number")
+    if value != int(value) or value > 2**53:  # beyond it a float holds no exact count
+        raise ValueError("a whole number of at most 2**53" if value > 2**53 else "a whole number")
     return int(value)
 
 

@@ -5,6 +5,7 @@ Files are streamed line by line; bytes that are not UTF-8 are replaced. A line t
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,12 +16,14 @@ from eagle_forensics.evidence.records import EvidenceError
 
 _TAG = re.compile(r"^(?:\[\d+(?:,\d+)?\](?:<std(?:out|err)>)?:?\s*)+")
 _LINE = re.compile(r"NCCL (?P<level>INFO|WARN|TRACE) (?P<text>.*)$")
-_RANK = re.compile(r"rank (\d+) nRanks (\d+)")
+_N = r"(\d{1,18})"
+"""A count of a log; what is longer is no count."""
+_RANK = re.compile(rf"rank {_N} nRanks {_N}\b", re.ASCII)
 _ENV = re.compile(r"^(NCCL_[A-Z0-9_]+) set by environment to (.*?)\.?$")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
-_PATTERN = re.compile(r"^Pattern (\d+), crossNic \d+, nChannels (\d+), bw ([\d.]+)/([\d.]+), type (\w+)/(\w+)")
-_NO_PATH = re.compile(r"Could not find a path for pattern (\d+)")
-_PICK = re.compile(r"^(?:(\w+): )?(\d+) Bytes -> Algo (\w+) proto (\w+)")
+_PATTERN = re.compile(rf"^Pattern {_N}, crossNic \d+, nChannels {_N}, bw (\d{{1,18}}(?:\.\d+)?)/([\d.]+), type (\w+)/(\w+)", re.ASCII)
+_NO_PATH = re.compile(rf"Could not find a path for pattern {_N}\b", re.ASCII)
+_PICK = re.compile(rf"^(?:(\w+): )?{_N} Bytes -> Algo (\w+) proto (\w+)", re.ASCII)
 _VIA = re.compile(r"^Channel \d+(?:/\d+)? : \S+ -> \S+ .*?via (\S+)")
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
@@ -138,7 +141,7 @@ def read_nccl_tests(path: str | Path) -> NcclTests:
                 test = found[1]
             elif found := re.match(r"# Out of bounds values\s*: \d+ (OK|FAILED)", line):
                 failed = found[1] == "FAILED"
-        elif columns and re.match(r"\d+\s+\d+\s+\w+", line):
+        elif columns and re.match(rf"{_N}\s+\d+\s+\w+", line, re.ASCII):
             row = _timing(line.split(), columns)
             if row:
                 rows.append(row)
@@ -156,7 +159,7 @@ def _timing(fields: list[str], columns: list[str]) -> Timing | None:
     if "#wrong" in columns:
         offset = columns.index("#wrong") - starts[0]
         wrong = [_float(fields[start + offset]) for start in starts]
-    counted = [int(w) for w in wrong if w is not None]
+    counted = [int(w) for w in wrong if w is not None and math.isfinite(w)]
     return Timing(int(fields[0]), _float(fields[starts[0]]), _float(fields[starts[1]]), sum(counted) if counted else None)
 
 
@@ -203,7 +206,7 @@ def read_nccl_log(path: str | Path) -> NcclLog:
 
 
 def _word(text: str, names: tuple[str, ...]) -> str:
-    return names[int(text)] if text.isdigit() and int(text) < len(names) else text.upper()
+    return names[int(text)] if re.fullmatch(r"[0-9]{1,3}", text) and int(text) < len(names) else text.upper()
 
 
 def read_topology(path: str | Path) -> Mapping[str, int]:
