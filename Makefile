@@ -54,6 +54,15 @@ lab: setup ## JupyterLab on the notebooks
 bench: setup ## benchmarks as ratios, into runs/bench/latest.json
 	@$(PY) -m tests.benchmarks --out runs/bench/latest.json
 
+lineup: setup ## planted faults on the real pair, into runs/lineup (about 20 minutes on two cores)
+	@OMP_NUM_THREADS=1 $(PY) -m tests.lineup --jobs 2
+
+lineup-fast: setup ## planted faults in papers and tables only; fails if a healthy case is accused or one is missed
+	@OMP_NUM_THREADS=1 $(PY) -m tests.lineup --fast --jobs 2
+
+fuzz: setup ## ten minutes of mutated evidence through every reader
+	@OMP_NUM_THREADS=1 $(PY) -m tests.fuzz --seconds 600
+
 sglang-env: ## .venv-sglang: the unmodified SGLang 0.5.23 wheel on CPU (2.6 GB on disk, 2 minutes)
 	@test -x .venv-sglang/bin/python || $(PYTHON) -m venv .venv-sglang
 	@echo "sglang-env: 99 packages, 2.6 GB on disk; without dependencies, so that no CUDA build comes along"
