@@ -41,7 +41,19 @@ figures = config
 
 def inspect_all(case) -> list:
     """Every finding and table of notebook 01."""
-    from eagle_forensics.config import checkpoint, checks, claims, frames, inspection, launching, live, loading, rotary, tables, tokens
+    from eagle_forensics.config import (
+        checkpoint,
+        checks,
+        claims,
+        frames,
+        inspection,
+        launching,
+        live,
+        loading,
+        rotary,
+        tables,
+        tokens,
+    )
 
     found = inspection.inspect(case)
     claims.claims_frame(claims.claims(found))

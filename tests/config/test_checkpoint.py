@@ -74,3 +74,18 @@ def test_layers_0_is_dropped_by_old_releases(tmp_path):
 
 def test_no_weights_no_verdict(tmp_path):
     assert [f.status for f in checkpoint_findings(inspect(papers(tmp_path)))] == [Status.SKIPPED]
+
+
+@pytest.mark.parametrize(("taken", "status"), [("i + d2t[i]", Status.PASS), ("d2t[i]", Status.FAIL), ("i", Status.FAIL), ("none", Status.PASS)])
+def test_rows_of_the_head_tell_how_the_map_was_meant(tmp_path, taken, status):
+    """A pruned head whose rows were taken at d2t instead of i + d2t passes every check of the map alone; an own head fits none and is no fault."""
+    draw = torch.Generator().manual_seed(0)
+    table = torch.randn(builders.V, builders.H, generator=draw)
+    image = torch.arange(2, 2 + builders.VD) + (torch.arange(builders.VD) > 9) * 7
+    ids = {"i + d2t[i]": image, "d2t[i]": image - torch.arange(builders.VD), "i": torch.arange(builders.VD)}.get(taken)
+    head = torch.randn(builders.VD, builders.H, generator=draw) if ids is None else table[ids] + 0.1 * torch.randn(builders.VD, builders.H, generator=draw)
+    weights = builders.head() | mapped(image.tolist()) | {"lm_head.weight": head.bfloat16()}
+    found = inspect(papers(tmp_path, weights=weights, target_weights={"lm_head.weight": table.bfloat16()}))
+    item = {f.id: f for f in checkpoint_findings(found)}["config.vocabulary"]
+    assert item.status is status, item.statement
+    assert status is Status.PASS or (item.fault == "vocab.map-semantics" and f"at {taken}" in item.statement)

@@ -42,9 +42,13 @@ def test_one_side_alone_is_no_matrix(tmp_path):
     assert drawn(papers(tmp_path, trainer=None, layer_ids=None)) is None
 
 
-def test_fewer_served_planes_than_trained(tmp_path):
-    fig, alt, _ = drawn(papers(tmp_path, target=DEEPSEEK_TARGET, ids=[2, 30], version="0.5.13", layer_ids=[2, 30, 58, 60])) or (None, "does not fit", "")
-    assert "does not fit" in alt
+def test_a_path_that_crashes_is_not_drawn(tmp_path):
+    assert drawn(papers(tmp_path, target=DEEPSEEK_TARGET, ids=[-1, 2, 30], version="0.5.13", layer_ids=[2, 30, 58, 60])) is None
+
+
+def test_another_order_shows_zeros_beside_the_diagonal(tmp_path):
+    fig, alt, _ = drawn(papers(tmp_path, layer_ids=[14, 1, 26, 29]))
+    assert texts(fig.axes[0])[:5] == ["-13", "0", "+12", "0", "+13"] and "does not fit" in alt
 
 
 def test_the_inventory_goes_both_ways(tmp_path):

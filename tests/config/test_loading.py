@@ -10,7 +10,6 @@ from eagle_forensics.finding import Status
 from tests.config.papers import GOOD_LAUNCH, LLAMA_TARGET, papers
 from tests.evidence import builders
 
-
 HEAD = builders.head() | {"d2t": torch.zeros(builders.VD, dtype=torch.int64)}
 
 

@@ -62,7 +62,7 @@ def test_nothing_to_read_is_said(tmp_path, content):
     log = tmp_path / "a.log"
     if content is not None:
         log.write_bytes(content)
-    with pytest.raises(EvidenceError, match="serving.log"):
+    with pytest.raises(EvidenceError, match=r"serving\.log"):
         read_server_log(log)
 
 
