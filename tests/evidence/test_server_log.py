@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from eagle_forensics.evidence import server_log
+from eagle_forensics.evidence import blocks, server_log
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.server_log import read_server_log
 
@@ -21,7 +21,7 @@ def test_lines_carry_their_kind_and_place(tmp_path):
 
 
 def test_a_line_across_two_blocks_is_found_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_log, "CHUNK", 64)
+    monkeypatch.setattr(blocks, "CHUNK", 64)
     log = tmp_path / "a.log"
     log.write_bytes(b"x" * 50 + b"\n" + b"tokens is adjusted to 2\n" * 3)
     found = read_server_log(log)

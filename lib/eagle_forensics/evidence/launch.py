@@ -15,11 +15,11 @@ from typing import Any
 import yaml
 
 from eagle_forensics.evidence import configs, environment, reprs, shell
+from eagle_forensics.evidence.blocks import blocks, line_at
 from eagle_forensics.evidence.records import EvidenceError, LaunchLine
 
 MAX_SCRIPT_BYTES = 4_000_000
 """A script or config file is smaller; a larger file is read as a log, line by line."""
-MAX_LINE_BYTES = 1_000_000
 
 ENTRY = re.compile(r"^(sglang\.launch_server|sglang\.launch_server_.*|vllm\.entrypoints\.\S+|.*launch_server\.py|trtllm-serve)$")
 """Words after which the server's own arguments follow; besides them `vllm serve`, `sglang serve` and the engines' images."""
@@ -145,11 +145,11 @@ def _from_log(path: Path) -> LaunchLine:
     """The last start of a server that a log tells of; the file is streamed."""
     last, starts = None, 0
     try:
-        for line in _long_lines(path):
-            mark = next((m for m in LOG_MARKS if m in line), None)
-            if mark:
-                starts += 1
-                last = line[line.index(mark) + len(mark) - 1 :]
+        for _, block in blocks(path):
+            found = [at for mark in LOG_MARKS for at in _each(block, mark)]
+            starts += len(found)
+            if found:
+                last = block[max(found) : line_at(block, max(found))[1]]
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read ({error.strerror}). Correct `serving.launch` in the case.") from None
     if last is None:
@@ -164,13 +164,12 @@ def _from_log(path: Path) -> LaunchLine:
     return _line(_spelled(fields), str(path), [EFFECTIVE, *notes], {})
 
 
-def _long_lines(path: Path) -> Iterator[bytes]:
-    """Lines of a file of any size, each cut at MAX_LINE_BYTES."""
-    with path.open("rb") as file:
-        while line := file.readline(MAX_LINE_BYTES):
-            yield line
-            while not line.endswith(b"\n") and (line := file.readline(MAX_LINE_BYTES)):
-                pass
+def _each(block: bytes, mark: bytes) -> Iterator[int]:
+    """Where the arguments behind each occurrence of a mark begin: at its opening bracket."""
+    at = block.find(mark)
+    while at >= 0:
+        yield at + len(mark) - 1
+        at = block.find(mark, at + 1)
 
 
 def _from_reply(reply: Mapping[str, Any], origin: str) -> LaunchLine:

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from eagle_forensics.evidence.blocks import blocks, line_at
 from eagle_forensics.evidence.environment import is_secret
 from eagle_forensics.evidence.launch import LOG_MARKS, read_launch
 from eagle_forensics.evidence.records import EvidenceError, LaunchLine
 
-CHUNK = 1 << 20
-"""Bytes read at a time; a line longer than that is cut there."""
+MAX_REPLY = 4_000_000
+"""A saved reply of /server_info is smaller."""
 KEPT = 20
 """Lines kept of each kind; the rest is counted."""
 SHOWN = 400
@@ -73,33 +74,19 @@ def read_server_log(path: Path | str) -> ServerLog:
     starts = False
     try:
         size = path.stat().st_size
-        for offset, block in _blocks(path):
+        for offset, block in blocks(path):
             starts = starts or any(mark in block for mark in LOG_MARKS)
             for kind, begin, line in _marked(block):
                 counts[kind] = counts.get(kind, 0) + 1
                 if counts[kind] <= KEPT:
                     kept.append(LogLine(kind, line, offset + begin))
         with path.open("rb") as file:
-            reply = size <= CHUNK and file.read(64).lstrip().startswith(b"{")
+            reply = size <= MAX_REPLY and file.read(64).lstrip().startswith(b"{")
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read ({error.strerror}). Correct `serving.log` in the case.") from None
     if not size:
         raise EvidenceError(f"{path}: an empty log; expected the server's output. Did the server write elsewhere? Correct `serving.log` in the case.")
     return ServerLog(path, size, read_launch(path) if starts or reply else None, tuple(kept), counts)
-
-
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The file in whole lines, about CHUNK bytes each, with the offset of each block."""
-    rest, offset = b"", 0
-    with path.open("rb") as file:
-        while block := file.read(CHUNK):
-            data = rest + block
-            cut = data.rfind(b"\n") + 1
-            if not cut and len(data) >= CHUNK:
-                cut = len(data)
-            yield offset, data[:cut]
-            rest, offset = data[cut:], offset + cut
-    yield offset, rest
 
 
 def _marked(block: bytes) -> Iterator[tuple[str, int, str]]:
@@ -108,8 +95,7 @@ def _marked(block: bytes) -> Iterator[tuple[str, int, str]]:
     for kind, mark in MARKS:
         at = block.find(mark)
         while at >= 0:
-            begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
-            end = len(block) if end < 0 else end
+            begin, end = line_at(block, at)
             found.setdefault(begin, (kind, end))
             at = block.find(mark, end)
     for begin in sorted(found):
