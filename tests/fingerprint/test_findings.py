@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from eagle_forensics.case import Capture, Case
+from eagle_forensics.evidence.tensors import read_header
 from eagle_forensics.finding import Finding, Status
 from eagle_forensics.fingerprint.findings import (
     dump_findings,
@@ -15,6 +19,9 @@ from eagle_forensics.fingerprint.findings import (
     slot_findings,
 )
 from eagle_forensics.fingerprint.identify import identify
+from eagle_forensics.fingerprint.rows import weights_of
+from eagle_forensics.fingerprint.served import served_finding
+from eagle_forensics.fingerprint.sources import captures
 from eagle_forensics.fingerprint.trained import capture_finding, record, trained_boundaries, trained_finding
 
 from .tiny import LAYERS, TinyBank, TinyTarget, samples, sequences
@@ -112,6 +119,51 @@ def test_a_dump_in_another_order_is_suspected_only():
     assert finding.observed == [5, 3, 1]
 
 
+def test_ids_in_another_order_than_the_planes_are_no_offset():
+    finding = trained_finding(dump((1, 3, 5, 6)), claimed=(5, 1, 3))
+    assert (finding.status, finding.fault) == (Status.INCONCLUSIVE, "wiring.plane-order")
+
+
+def test_an_aux_plane_at_the_last_layer_is_no_aliased_buffer():
+    found = dump((1, 3, 6, 6))
+    assert by_id(dump_findings(found))["layers.alias"].status is Status.INCONCLUSIVE
+    assert by_id(dump_findings(found, claimed=(1, 3, 6)))["layers.alias"].status is Status.PASS
+
+
+def test_an_unknown_last_plane_has_no_norm_state_to_accuse():
+    noise = torch.Generator().manual_seed(5)
+    found = dump((1, 3, 5), last=lambda h: h + h.norm(dim=-1, keepdim=True) * torch.randn(h.shape, generator=noise) / 20)
+    assert not found.slots[-1].sure and found.slots[-1].norm.holds is False
+    assert norm_state_finding(found, "post", "specforge").status is Status.INCONCLUSIVE
+
+
+def served(boundaries, planes=(1, 3, 5, 6)):
+    layers = {"engine": "vLLM 0.33.0", "served": {"boundaries": {"eager": list(boundaries)}, "sources": []}}
+    return served_finding(dump(planes), layers, Case(name="a"), None)
+
+
+def test_the_engine_is_held_against_the_tensors_and_their_order():
+    assert served((1, 3, 5)).status is Status.PASS
+    assert (served((0, 2, 4)).status, served((0, 2, 4)).fault) == (Status.FAIL, "wiring.layer-offset")
+    assert (served((1, 3, 5), (5, 3, 1, 6)).status, served((1, 3, 5), (5, 3, 1, 6)).fault) == (Status.INCONCLUSIVE, "wiring.plane-order")
+    assert served(()).status is Status.SKIPPED
+
+
+def test_joined_planes_of_a_capture_are_split(tmp_path):
+    wide = torch.cat([TARGET.run(IDS[0])[0][b] for b in (1, 3, 5)], dim=-1)
+    torch.save(wide, tmp_path / "prefill.pt")
+    case = Case(name="a", captures=(Capture(path=tmp_path / "prefill.pt"),))
+    assert [len(captures(case, hidden)[0][3][0].planes) for hidden in (None, wide.shape[1] // 3)] == [1, 3]
+
+
+def test_a_final_norm_with_a_bias_is_not_taken_for_an_rms_norm(tmp_path):
+    save_file({"norm.weight": torch.ones(4), "norm.bias": torch.zeros(4)}, tmp_path / "m.safetensors")
+    header = read_header(tmp_path / "m.safetensors")
+    about = SimpleNamespace(embedding_factor=1.0, norm_plus_one=False, eps=1e-6)
+    assert weights_of(SimpleNamespace(tensors=header, **vars(about))).norm is None
+    assert weights_of(SimpleNamespace(tensors={"norm.weight": header["norm.weight"]}, **vars(about))).norm is not None
+
+
 def test_without_a_bank_slots_are_skipped_with_the_next_step():
     finding = slot_findings(dump((1, 6), bank=False))[0]
     assert finding.status is Status.SKIPPED
@@ -139,7 +191,7 @@ def test_equal_slots_fail_with_both_explanations_open():
 @pytest.mark.parametrize("served, kind, status, fault", [
     ((1, 3, 5), "eager", Status.PASS, None), ((0, 1, 3), "eager", Status.FAIL, "wiring.layer-offset"),
     ((2, 4, 6), "graph", Status.FAIL, "wiring.graph-default-layers"), ((0, 1, 3, 5), "eager", Status.INCONCLUSIVE, None),
-    ((1, 3), "eager", Status.FAIL, "wiring.plane-count")])
+    ((1, 3), "eager", Status.INCONCLUSIVE, None), ((0, 2), "eager", Status.FAIL, "wiring.plane-count")])
 def test_captures_against_training(served, kind, status, fault):
     def planes(ids):
         return [TARGET.run(ids)[0][b].bfloat16() for b in served]

@@ -175,6 +175,12 @@ def test_without_bank_and_weights_equal_tokens_prove_the_embedding():
     assert "no bank" in found.slots[1].sentence
 
 
+def test_one_row_for_all_tokens_is_no_embedding():
+    row = torch.arange(64.0)
+    found = look(lambda ids: [row.expand(len(ids), 64)], bank=False, weights=False)
+    assert found.slots[0].boundary is None and "different tokens" in found.slots[0].twins.text
+
+
 def test_weights_alone_settle_embedding_and_norm_state():
     found = look(lambda ids: [*stored(PLAIN, (0, 2, 6))(ids), PLAIN.final(PLAIN.run(ids)[0][6]).bfloat16()], bank=False)
     assert held(found) == [0, None, None, None]

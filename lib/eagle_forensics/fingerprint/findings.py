@@ -26,7 +26,7 @@ def dump_findings(found: Identification, *, manifest: str | None = None, claimed
     `manifest`: path of the manifest as the case names it, for the edit; `claimed`: boundaries that the ids stand for;
     `last_expected`: `pre` or `post`, the norm state that `trainer` expects of the last plane.
     """
-    return [*slot_findings(found), alias_finding(found), embedding_finding(found), label_finding(found, manifest),
+    return [*slot_findings(found), alias_finding(found, claimed), embedding_finding(found), label_finding(found, manifest),
             norm_state_finding(found, last_expected, trainer), trained_finding(found, claimed, claimed_by)]
 
 
@@ -75,9 +75,16 @@ def _form_rival(s: SlotIdentity, rival: str) -> Competitor:
                       why_rejected=fault_of(EXPLANATIONS[s.state].fault).told_apart)
 
 
-def alias_finding(found: Identification) -> Finding:
-    """`layers.alias`: no two slots hold exactly the same values."""
+def alias_finding(found: Identification, claimed: Sequence[int] | None = None) -> Finding:
+    """`layers.alias`: no two slots hold exactly the same values. An aux plane at b=L is rightly equal to the teacher's."""
     twins = [(s.twin_slot, s.slot) for s in found.slots if s.twin_slot is not None and s.state is not State.BROKEN]
+    last = found.slots[-1]
+    if len(twins) == 1 and twins[0][1] == last.slot and last.equals == Boundary(found.layers or -1):
+        asked = claimed is not None and found.layers in claimed
+        return Finding(
+            id="layers.alias", question="Do two slots hold the same values?", notebook=NOTEBOOK, n=found.rows, status=Status.PASS if asked else Status.INCONCLUSIVE, required=not asked,
+            fault=None if asked else "feature.aliased-buffer", statement=f"Slots {twins[0][0]} and {last.slot} are both {last.equals.describe(found.layers)}: right if the drafter reads the last layer"
+            + (", and the ids name it." if asked else "."), next_step=None if asked else "See whether the producer's layer ids name the last layer.")
     common: dict[str, Any] = {"id": "layers.alias", "question": "Do two slots hold the same values?", "notebook": NOTEBOOK, "n": found.rows}
     if not twins:
         return Finding(status=Status.PASS, statement=f"All {len(found.slots)} slots differ from each other.", required=False, **common)
@@ -193,7 +200,7 @@ def norm_state_finding(found: Identification, expected: str | None = None, train
         return Finding(status=Status.INCONCLUSIVE if last.norm.n else Status.SKIPPED, required=expected is not None,
                        statement=f"The norm state of the last plane is not decided: {last.norm.text}.",
                        next_step="Give target.path with the weight of the final norm.", **common)
-    if found.table and not last.sure and observed == (expected or observed):
+    if found.table and not last.sure:
         return Finding(status=Status.INCONCLUSIVE, required=expected is not None,
                        statement=f"The last plane is not identified, so its norm state proves little: {last.norm.text}.", next_step=MAKE_BANK, **common)
     is_text = {"pre": "before the final norm", "post": "after the final norm", "twice": "normed twice"}[observed]

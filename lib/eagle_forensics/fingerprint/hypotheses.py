@@ -109,6 +109,9 @@ def twin_test(x: torch.Tensor, rows: Rows, usable: np.ndarray) -> Test:
     a, b = (torch.as_tensor(side) for side in zip(*pairs[:SAMPLE], strict=True))
     value = float(np.median(measure.token_errors(x[b], x[a])))
     equal = value <= THRESHOLDS["twin_error"]
+    differs = b[rows.tokens[b] != rows.tokens[b - 1]]
+    if equal and len(differs) and float(np.median(measure.token_errors(x[differs - 1], x[differs]))) <= THRESHOLDS["twin_error"]:
+        return Test(name, None, value, len(a), f"not decided: rows of different tokens are as equal ({len(differs)} pairs)")
     return Test(name, equal, value, len(a), f"equal tokens have {'equal' if equal else 'unequal'} rows ({describe_error(value)}, median of {len(a)} pairs)")
 
 

@@ -128,11 +128,14 @@ class Weights:
 
 
 def weights_of(target: Target) -> Weights:
-    """The parts of a target checkpoint that fingerprints need, read by slice; empty for a checkpoint without weights."""
+    """The parts of a target checkpoint that fingerprints need, read by slice; empty for a checkpoint without weights.
+
+    A final norm with a bias is no root-mean-square norm: it is left out, so that nothing is said about norm states.
+    """
     from eagle_forensics.evidence.tensors import load_tensor
 
     table, norm = target.tensors.get("embed_tokens.weight"), target.tensors.get("norm.weight")
-    weight = load_tensor(norm).to(torch.float32) if norm else None
+    weight = load_tensor(norm).to(torch.float32) if norm and "norm.bias" not in target.tensors else None
     return Weights(
         embed=(lambda ids: load_tensor(table, rows=[int(i) for i in ids]).to(torch.float32)) if table else None,
         embedding_factor=target.embedding_factor,

@@ -35,6 +35,10 @@ def served_finding(found: Identification, layers: Mapping[str, Any] | None, case
     common |= {"n": max((s.match.error.n for s in slots), default=None),
                "evidence": (Evidence(note=proof, path="evidence/03_match.csv"), *(Evidence(note="engine rule", source=s) for s in answer.get("sources", ())))}
     wrong = {path: b for path, b in answer["boundaries"].items() if b is not None and sorted(b) != sorted(measured)}
+    if not wrong and list(measured) != sorted(measured):
+        return Finding(**common, status=Status.INCONCLUSIVE, fault="wiring.plane-order",
+                       statement=f"{engine} serves the states of the dump, but ascending; the dump holds them as {format_boundaries(measured)} ({proof})",
+                       next_step="Look in the trainer for the order in which it concatenates the planes; notebook 02 tries every order.")
     if not wrong:
         return Finding(**common, status=Status.PASS, statement=f"{engine} serves {format_boundaries(eager)}, the boundaries the dump's tensors are ({proof})")
     if set(wrong) == {"graph"}:

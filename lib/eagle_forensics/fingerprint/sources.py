@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eagle_forensics.boundary import Boundary
@@ -48,6 +48,8 @@ def gather(case: Case, *, max_samples: int = 12, seed: int = 0, progress: Callab
         raise EvidenceError("the fingerprint needs training.dump: the tensors that are to be identified")
     dump = case.training.dumps[0]
     info, problems = find_dump(dump.path, dump.format), []
+    if others := [d.path.name for d in case.training.dumps[1:]]:
+        info = replace(info, notes=(*info.notes, f"only {dump.path.name} is looked at, not {', '.join(others)}"))
     target = read_target(case.target.path) if case.target else None
     bank, notes = None, []
     if case.reference is not None:
@@ -62,12 +64,12 @@ def gather(case: Case, *, max_samples: int = 12, seed: int = 0, progress: Callab
     return Sources(info, samples, target, weights_of(target) if target and target.tensors else None, bank, tuple(problems), tuple(notes))
 
 
-def captures(case: Case) -> list[tuple[Path, str, str | None, tuple[Sample, ...] | EvidenceError]]:
-    """Every capture of the case: path, execution path, label, and its samples or the reader's error."""
+def captures(case: Case, hidden: int | None = None) -> list[tuple[Path, str, str | None, tuple[Sample, ...] | EvidenceError]]:
+    """Every capture of the case: path, execution path, label, and its samples or the reader's error. `hidden`: width at which joined planes are split."""
     found = []
     for capture in case.captures:
         try:
-            result: tuple[Sample, ...] | EvidenceError = read_capture(capture.path)
+            result: tuple[Sample, ...] | EvidenceError = read_capture(capture.path, hidden)
         except EvidenceError as error:
             result = error
         found.append((capture.path, capture.path_kind, capture.label, result))

@@ -69,13 +69,13 @@ def served(work: Work) -> list[Finding]:
         return []
     items = [served_finding(work.found, work.layers, work.case, work.sources.target)]
     trained = trained_boundaries(work.found)
-    for index, (path, kind, label, samples) in enumerate(captures(work.case)):
+    for index, (path, kind, label, samples) in enumerate(captures(work.case, work.sources.target.hidden if work.sources.target else None)):
         if isinstance(samples, EvidenceError):
             items.append(Finding(id=f"layers.capture-{index}", question=f"Which states does {path.name} hold?", status=Status.ERROR, notebook=NOTEBOOK, statement=str(samples)))
             continue
         try:
             seen = identify(samples, bank=_bank_for(work, samples), weights=work.sources.weights, layers=work.sources.layers)
-        except (EvidenceError, ValueError) as error:
+        except (EvidenceError, OSError, ValueError) as error:
             items.append(Finding(id=f"layers.capture-{index}", question=f"Which states does {path.name} hold?", status=Status.ERROR, notebook=NOTEBOOK, statement=str(error)))
             continue
         items.append(capture_finding(index, seen, trained, path_kind=kind, label=label))

@@ -53,6 +53,9 @@ def trained_finding(found: Identification, claimed: Sequence[int] | None = None,
     if list(measured) != sorted(set(measured)):
         return Finding(status=Status.INCONCLUSIVE, fault="wiring.plane-order", next_step="Look in the trainer for the order in which it concatenates the planes; engines always feed ascending ones.",
                        statement=f"The dump's planes are boundaries {list(measured)} in file order, which is not ascending: engines feed them ascending ({evidence}).", **common)
+    if claimed is not None and tuple(claimed) != measured and sorted(claimed) == sorted(measured):
+        return Finding(status=Status.INCONCLUSIVE, fault="wiring.plane-order", next_step="Look in the trainer whether it sorts its layer ids before it writes or concatenates the planes.",
+                       statement=f"The dump holds {format_boundaries(measured)} in file order, {claimed_by} name the same states as {format_boundaries(claimed)} ({evidence}).", **common)
     if claimed is not None and tuple(claimed) != measured:
         shift = uniform_shift(claimed, measured)
         return Finding(
@@ -84,6 +87,9 @@ def capture_finding(index: int, capture: Identification, trained: Sequence[int] 
     if fed == tuple(trained):
         return Finding(status=Status.PASS, statement=f"{name} holds {format_boundaries(fed)}, the trained boundaries.{limits}",
                        refuted_by="a capture of the other execution path that differs", **common)
+    if set(fed) < set(trained):
+        return Finding(status=Status.INCONCLUSIVE, statement=f"{name} holds {format_boundaries(fed)}, a part of the trained {format_boundaries(trained)}; "
+                       "what else reaches the drafter it does not say.", next_step="Capture the input of the drafter's fc.", **common)
     if set(trained) <= set(fed):
         return Finding(status=Status.INCONCLUSIVE, statement=f"{name} holds {format_boundaries(fed)}, more than or in another order than the trained {format_boundaries(trained)}; "
                        "which of them reach the drafter it does not say.", next_step="Capture the input of the drafter's fc.", **common)
