@@ -8,7 +8,7 @@ import torch
 
 from eagle_forensics.drafter.correctness import Correctness, judge, paired_accept_length, paired_accuracy
 from eagle_forensics.drafter.metric import compare_metric, definitions
-from eagle_forensics.drafter.recorded import Problem, Recorded, Span, chain_rows, from_samples, spans, usable
+from eagle_forensics.drafter.recorded import Recorded, Span, chain_rows, from_samples, spans
 from eagle_forensics.evidence.records import Plane, Sample
 
 
@@ -126,11 +126,6 @@ def test_bad_sequences_are_named_and_left_out(name):
     good, problems = from_samples([sample("good", [1, 2, 3, 4], [0, 0, 1, 1]), sample(name, **arguments)], vocab=50, width=2)
     assert [g.sample_id for g in good] == ["good"]
     assert len(problems) == 1 and problems[0].sample_id == name and message in problems[0].reason
-
-
-def test_usable_splits_recorded_sequences():
-    good, problems = usable([recorded([1, 2, 3, 4], [0, 0, 1, 1]), recorded([1, 2], [0, 1], "short")], vocab=50)
-    assert len(good) == 1 and isinstance(problems[0], Problem) and problems[0].sample_id == "short"
 
 
 def test_cut_and_more_planes_keep_the_rest():

@@ -57,6 +57,7 @@ def test_orders_candidates_and_flags():
     assert len(plane_orders("abcd", 3)) == 24 and len(plane_orders("abcde", 3)) == 60
     many = plane_orders("abcdefgh", 3)
     assert len(many) == len(set(many)) < 100 and tuple("cab") in many and tuple("bdh") in many and tuple("dba") not in many
+    assert len(plane_orders(range(32), 31)) == 2, "31 planes of a drafter of all layers have no table of orders"
     assert (2, 30, 58) in candidate_sets(61) and (3, 31, 59) in candidate_sets(61) and (0, 3, 31) in candidate_sets(61)
     assert all(0 <= b <= 4 for ids in candidate_sets(4) for b in ids)
     assert len(flag_sets(MODEL)) == 15 and len(flag_sets(tiny.drafter(tiny.weights(1, norms=False)))) == 3

@@ -174,7 +174,7 @@ def prediction_finding(trained: Correctness | None, served: Correctness | None =
 def _wrong_wiring(common: dict[str, Any], best: WiringResult, trained: WiringResult, honest: Sequence[WiringResult], contract: str) -> Finding:
     fields = best.wiring.differences(trained.wiring)
     kinds = list(dict.fromkeys(FAULT_OF[f] for f in FAULT_OF if f in fields))
-    slug = kinds[-1] if "planes" in fields and len(kinds) == 1 else kinds[0]
+    slug = kinds[0]
     entry = fault(slug)
     others = [r for r in honest if r is not best and not set(r.wiring.differences(trained.wiring)) & set(fields)]
     rival = max(others, key=lambda r: r.mean_run)

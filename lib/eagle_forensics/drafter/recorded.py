@@ -11,6 +11,8 @@ from eagle_forensics.evidence.records import Sample
 
 ZERO = "zero"
 """Name of the plane of zeros: it exists in every sequence."""
+NO_IDS = "no input_ids: the drafter needs the tokens"
+NO_MASK = "no loss_mask: which tokens the target generated is unknown"
 SHORTEST = 3
 """Position t predicts token t+2: fewer than three tokens hold no prediction."""
 
@@ -56,9 +58,9 @@ def from_samples(samples: Iterable[Sample], *, vocab: int | None = None, width: 
     for sample in samples:
         ids, mask = sample.input_ids, sample.loss_mask
         if ids is None:
-            problems.append(Problem(sample.sample_id, "no input_ids: the drafter needs the tokens"))
+            problems.append(Problem(sample.sample_id, NO_IDS))
         elif mask is None:
-            problems.append(Problem(sample.sample_id, "no loss_mask: which tokens the target generated is unknown"))
+            problems.append(Problem(sample.sample_id, NO_MASK))
         else:
             item = Recorded({f"slot {p.slot}": p.data for p in sample.planes}, ids.long(), mask.bool(), sample.sample_id)
             reason = why_unusable(item, vocab=vocab, width=width)
@@ -66,18 +68,6 @@ def from_samples(samples: Iterable[Sample], *, vocab: int | None = None, width: 
                 problems.append(Problem(sample.sample_id, reason))
             else:
                 good.append(item)
-    return tuple(good), tuple(problems)
-
-
-def usable(sequences: Iterable[Recorded], *, vocab: int | None = None, width: int | None = None) -> tuple[tuple[Recorded, ...], tuple[Problem, ...]]:
-    """The sequences that can be evaluated, and the others with the reason."""
-    good, problems = [], []
-    for item in sequences:
-        reason = why_unusable(item, vocab=vocab, width=width)
-        if reason:
-            problems.append(Problem(item.sample_id, reason))
-        else:
-            good.append(item)
     return tuple(good), tuple(problems)
 
 

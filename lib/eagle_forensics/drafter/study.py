@@ -19,7 +19,7 @@ from eagle_forensics.drafter.frames import prediction_record
 from eagle_forensics.drafter.recorded import ZERO
 from eagle_forensics.drafter.sets import Compared
 from eagle_forensics.drafter.wiring import standard_battery
-from eagle_forensics.drafter.workbench import Workbench, open_workbench
+from eagle_forensics.drafter.workbench import Lacking, Workbench, open_workbench
 from eagle_forensics.engines.remedy import serve_boundaries
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Finding, Status
@@ -59,6 +59,9 @@ def begin(case: Case, *, layers: Mapping[str, Any] | None, steps: int, max_sampl
     else:
         try:
             bench = open_workbench(case, served=served, claimed=claimed, max_samples=max_samples, seed=seed, progress=progress)
+        except Lacking as error:
+            opening = (Finding(**common, status=Status.SKIPPED, statement=f"Not examined: {' '.join(str(error).split())}",
+                               next_step="Add what is missing; it decides whether the drafter is weak or badly fed."),)
         except (EvidenceError, OSError, ValueError) as error:
             opening = (Finding(**common, status=Status.ERROR, statement=" ".join(str(error).split()),
                                next_step="Correct the evidence named here, then run again."),)
@@ -86,9 +89,7 @@ def battery(work: Work) -> list[WiringResult]:
 
 def wiring(work: Work, results: Sequence[WiringResult]) -> list[Finding]:
     """Is the wiring that the trainer uses the one this drafter fits best?"""
-    trainer = work.case.training.trainer
-    contract = f"{trainer.name} {trainer.version or ''}".strip() + " concatenates the planes in file order and keeps the last for the teacher" if trainer else None
-    return [findings.wiring_finding(results, contract=contract)] if work.bench else []
+    return [findings.wiring_finding(results, contract=_contract(work))] if work.bench else []
 
 
 def boundary_sets(work: Work) -> Compared | None:
@@ -158,6 +159,14 @@ def record(work: Work, results: Sequence[WiringResult], compared: Compared | Non
     body = prediction_record(trained, wirings, compared.served if compared else None, served_name)
     return body | {"trained_boundaries": list(compared.trained) if compared and compared.trained else None,
                    "served_boundaries": list(work.served) if work.served else None}
+
+
+def _contract(work: Work) -> str | None:
+    """What is known of the planes that the trainer feeds; None for a trainer without rules, or a dump with more planes than fc reads and a teacher's."""
+    trainer, bench = work.case.training.trainer, work.bench
+    if bench is None or trainer is None or trainer.name == "other" or len(bench.slots) > bench.drafter.n_aux + 1:
+        return None
+    return f"{trainer.name} {trainer.version or ''}".strip() + " concatenates the planes in file order and keeps the last for the teacher"
 
 
 def _decoder(work: Work) -> Callable[[int], str] | None:

@@ -68,9 +68,12 @@ class Wiring:
 
 
 def plane_orders(available: Sequence[str], n_aux: int) -> tuple[tuple[str, ...], ...]:
-    """Ordered choices of `n_aux` planes: all of them up to five planes, beyond that the ascending ones and every order of the first."""
+    """Ordered choices of `n_aux` planes: all of them up to five planes, beyond that the ascending ones and every order of the first;
+    for more than five aux planes windows of neighbours only (the orders of 31 planes have 34 digits)."""
     if len(available) <= ALL_ORDERS_UP_TO:
         return tuple(permutations(available, n_aux))
+    if n_aux > ALL_ORDERS_UP_TO:
+        return tuple(tuple(available[i:i + n_aux]) for i in range(len(available) - n_aux + 1))
     return tuple(dict.fromkeys([*combinations(available, n_aux), *permutations(available[:n_aux])]))
 
 

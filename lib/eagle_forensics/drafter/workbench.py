@@ -7,13 +7,20 @@ from dataclasses import dataclass
 
 from eagle_forensics.case import Case
 from eagle_forensics.drafter.model import Drafter, load_drafter
-from eagle_forensics.drafter.recorded import Problem, Recorded, from_samples
+from eagle_forensics.drafter.recorded import NO_IDS, NO_MASK, Problem, Recorded, from_samples
 from eagle_forensics.drafter.wiring import Wiring, candidate_sets
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.dumps import find_dump, iter_samples
 from eagle_forensics.evidence.records import EvidenceError, Target
 from eagle_forensics.evidence.states import States, fits, read_states, target_states
 from eagle_forensics.evidence.targets import read_target
+
+OTHER_FAMILIES = ("eagle3_mla", "eagle1")
+"""Families that the reader recognises and the standalone drafter does not run."""
+
+
+class Lacking(EvidenceError):
+    """The evidence is sound, but not enough of it or not of a kind that can be run here: nothing to correct, nothing examined."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,15 @@ class Workbench:
 
 def open_workbench(case: Case, *, served: Sequence[int] | None = None, claimed: Sequence[int] | None = None, max_samples: int | None = None,
                    seed: int = 0, progress: Callable[[str], None] | None = None) -> Workbench:
-    """Read drafter, dump and states. EvidenceError or ValueError naming what is missing if the drafter cannot be evaluated at all."""
+    """Read drafter, dump and states. If the drafter cannot be evaluated at all: Lacking for what is absent, EvidenceError or
+    ValueError for what is wrong."""
     if case.drafter is None or not case.training.dumps:
-        raise EvidenceError("the standalone test needs drafter.path with weights and training.dump")
+        raise Lacking("the standalone test needs drafter.path with weights and training.dump")
     draft = read_draft(case.drafter.path)
+    if not draft.tensors:
+        raise Lacking(f"{draft.path} holds no weights of a drafter")
+    if draft.family in OTHER_FAMILIES:
+        raise Lacking(f"{draft.path}: a drafter of family {draft.family} cannot be run here, only eagle3_llama; notebooks 01 and 03 do not need it")
     target = read_target(case.target.path) if case.target else None
     drafter = load_drafter(draft, target, embedding_from="target" if case.serving.engine == "sglang" else "draft")
     dump = case.training.dumps[0]
@@ -55,12 +67,15 @@ def open_workbench(case: Case, *, served: Sequence[int] | None = None, claimed: 
     sequences, problems = from_samples(samples, vocab=drafter.vocab, width=drafter.target_hidden)
     if not sequences:
         why = "; ".join([*broken, *(f"{p.sample_id}: {p.reason}" for p in problems)][:3])
-        raise EvidenceError(f"{dump.path}: no sample can be evaluated ({why}). Expected token ids, a loss mask and planes of width {drafter.target_hidden}.")
+        absent = problems and not broken and all(p.reason in (NO_IDS, NO_MASK) for p in problems)
+        raise (Lacking if absent else EvidenceError)(f"{dump.path}: no sample can be evaluated ({why}). Expected token ids, a loss mask and planes of width {drafter.target_hidden}.")
     slots = tuple(n for n in sequences[0].planes if n.startswith("slot "))
     if len(slots) < drafter.n_aux:
         raise EvidenceError(f"{dump.path}: {len(slots)} planes a sample, fc reads {drafter.n_aux}.")
     sets = _boundary_sets(target, drafter.n_aux, served, claimed)
     computed, notes = _with_states(case, target, sequences, sorted({b for s in sets for b in s}), progress)
+    if others := [d.path.name for d in case.training.dumps[1:]]:
+        notes.append(f"only the dump {dump.path.name} is evaluated, not {', '.join(others)}")
     return Workbench(drafter, target, sequences, (*(Problem("dump", text) for text in broken), *problems), slots,
                      Wiring(slots[:drafter.n_aux], name="trained"), computed, sets if computed else {}, tuple(notes))
 
