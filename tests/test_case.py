@@ -48,11 +48,38 @@ def test_missing_evidence_is_listed_with_its_key(tmp_path):
     ("schema: 9\nname: a", "schema 9 is not known"),
     ("drafter: {path: x}", "`name`"),
     ("name: a\nserving: {url: 'not a url'}", "serving.url"),
+    ("name: a\nserving: {version: 2024-99-99}", "in quotes"),
+    ("name: a\ntraining: {layer_ids: [" + "9" * 5000 + "]}", "cannot be read"),
+    ("name: a\ntarget: {path: a}\ntarget: {path: b}", "line 3: not valid YAML (the key `target` stands twice"),
+    ("name: a\nserving: {env: {A: [1]}}", "one value"),
+    ("name: a\n#" + " " * (1 << 20), "more than any case file"),
 ])
 def test_a_wrong_case_says_what_is_wrong(tmp_path, text, says):
     with pytest.raises(CaseError) as error:
         load_case(write(tmp_path, text))
     assert says in str(error.value) and "case.yaml" in str(error.value)
+
+
+@pytest.mark.parametrize("place", ["name: *i", "name: a\ntraining: {metrics: *i}", "name: a\nserving: {env: {A: *i}}", "name: a\nschema: *i"])
+def test_aliases_that_unfold_without_end_end_in_a_message(tmp_path, place):
+    bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"{c}: &{c} [{','.join(['*' + p] * 9)}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True))
+    with pytest.raises(CaseError) as error:
+        load_case(write(tmp_path, bomb + place))
+    assert len(str(error.value)) < 5000
+
+
+@pytest.mark.parametrize(("path", "says"), [('"a\\0b"', "zero byte"), ("~no-such-user/x", "home folder")])
+def test_a_path_that_none_can_be_is_named(tmp_path, path, says):
+    with pytest.raises(CaseError, match=says):
+        load_case(write(tmp_path, f"name: a\ntarget: {{path: {path}}}"))
+
+
+def test_a_pipe_is_no_case_file(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "case.yaml")
+    with pytest.raises(CaseError, match="regular file"):
+        load_case(tmp_path)
 
 
 def test_a_missing_case_file_names_the_remedy(tmp_path):

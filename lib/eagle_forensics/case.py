@@ -8,6 +8,7 @@ not exist is *not* an error here: `missing_evidence` lists it, and the notebook 
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,6 +17,8 @@ import yaml
 from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 SCHEMA = 1
+MAX_BYTES = 1 << 20
+"""A case file names evidence, it does not hold it: the largest real one has a few KiB."""
 
 
 class CaseError(ValueError):
@@ -110,6 +113,9 @@ class Serving(_Part):
     @classmethod
     def _env_values_are_text(cls, value: Any) -> Any:
         if isinstance(value, dict):
+            nested = [str(k) for k, v in value.items() if isinstance(v, dict | list)]
+            if nested:
+                raise ValueError(f"{nested[0][:60]} holds a list or a mapping; a variable has one value")
             return {str(k): "" if v is None else str(v) for k, v in value.items()}
         return value
 
@@ -187,6 +193,11 @@ def load_case(path: str | Path, overrides: dict[str, Any] | None = None) -> Case
     if path.is_dir():
         path = path / "case.yaml"
     try:
+        if path.exists() and not path.is_file():
+            raise CaseError(f"{path}: not a regular file. A case file is YAML on disk.")
+        if path.stat().st_size > MAX_BYTES:
+            raise CaseError(f"{path}: {path.stat().st_size} bytes, more than any case file ({MAX_BYTES}). It names evidence by path; "
+                            "move what it holds into files of their own.")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise CaseError(f"{path}: cannot read the case file ({error.strerror or error}). "
@@ -194,19 +205,21 @@ def load_case(path: str | Path, overrides: dict[str, Any] | None = None) -> Case
     except UnicodeDecodeError:
         raise CaseError(f"{path}: not a text file. A case file is YAML in UTF-8.") from None
     try:
-        raw = yaml.safe_load(text)
+        raw = yaml.load(text, _Loader)  # a SafeLoader
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
         raise CaseError(f"{path}{line}: not valid YAML ({getattr(error, 'problem', error)}).") from None
     except RecursionError:
         raise CaseError(f"{path}: nested too deeply to be a case file.") from None
+    except ValueError as error:  # a date or number that is none; the constructors of PyYAML do not say where
+        raise CaseError(f"{path}: a value cannot be read ({str(error)[:100]}). Put texts that look like dates or numbers in quotes.") from None
     if not isinstance(raw, dict):
         raise CaseError(f"{path}: expected a mapping with at least `name:`, found {type(raw).__name__}.")
     for key, value in (overrides or {}).items():
         _set(raw, key, value)
     if raw.get("schema", SCHEMA) != SCHEMA:
-        raise CaseError(f"{path}: schema {raw['schema']!r} is not known; this version reads schema {SCHEMA}.")
+        raise CaseError(f"{path}: schema {_brief(raw['schema'])} is not known; this version reads schema {SCHEMA}.")
     try:
         case = Case.model_validate(raw)
     except ValidationError as error:
@@ -219,6 +232,20 @@ def load_case(path: str | Path, overrides: dict[str, Any] | None = None) -> Case
 def known_keys() -> list[str]:
     """Every dotted key of a case file, for `--set` and the documentation."""
     return sorted(_keys(Case, ""))
+
+
+class _Loader(yaml.SafeLoader):
+    """A mapping that gives a key twice is refused: YAML would keep the last one and say nothing."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key `{key.value[:60]}` stands twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def _set(raw: dict, dotted: str, value: Any) -> None:
@@ -263,8 +290,17 @@ def _explain(error: dict, model: type[BaseModel]) -> str:
         hint = f" Did you mean `{near[0]}`?" if near else f" Known here: {', '.join(names)}."
         return f"unknown key `{where}`.{hint}"
     found = error.get("input")
-    shown = "" if error["type"] == "missing" else f" (found {type(found).__name__}: {str(found)[:60]!r})"
+    shown = "" if error["type"] == "missing" else f" (found {type(found).__name__}: {_brief(found)})"
     return f"`{where}`: {error['msg']}{shown}"
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxother = 2, 80, 80
+
+
+def _brief(value: Any) -> str:
+    """Repr of a value, cut while it is made: aliases can make a few lines of YAML unfold without end."""
+    return _BRIEF.repr(value)
 
 
 def _paths(part: BaseModel, prefix: str) -> Iterator[tuple[str, Path]]:
@@ -303,5 +339,10 @@ def _exists(path: Path) -> bool:
 
 
 def _absolute(path: Path, base: Path) -> Path:
-    path = path.expanduser()
+    if "\0" in str(path):
+        raise CaseError(f"the path {str(path)!r:.80} holds a zero byte, which no path can. Correct it in the case file.")
+    try:
+        path = path.expanduser()
+    except RuntimeError:
+        raise CaseError(f"{path}: there is no home folder of that user. Write the path out in the case file.") from None
     return path if path.is_absolute() else (base / path)
