@@ -69,7 +69,8 @@ def _layers(found: Inspection, log: ServerLog) -> list[Finding]:
     if line is None or line.layers is None:
         return []
     said, ruled = tuple(sorted(line.layers)), found.served.boundaries.get("eager") if found.served else None
-    trained = tuple(sorted(found.trained.boundaries)) if found.trained and not found.trained.error else None
+    known = found.trained is not None and not found.trained.error and not found.trained.assumed
+    trained = tuple(sorted(found.trained.boundaries)) if known and found.trained else None
     common = {"observed": list(said), "unit": "boundaries", "n": len(said),
               "evidence": (Evidence(note=f"{line.text} (byte {line.byte})", path=log.path.name), *rules("vllm 0.33.0: ids are boundaries"))}
     if trained and said != trained:
