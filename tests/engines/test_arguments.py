@@ -227,3 +227,22 @@ def test_vllm_configs_that_are_refused(config, text):
 def test_vllm_runner(version, env, runner):
     config = {"method": "eagle3", "num_speculative_tokens": 3}
     assert vllm(config, version=version, env=env, model_type="kimi_k25").effective["runner"] == runner
+
+
+@pytest.mark.parametrize(("version", "refused"), [("0.5.2", False), ("0.5.3.post1", True), ("0.5.23", True)])
+def test_a_shortened_pp_is_ambiguous_once_there_are_two_such_flags(version, refused):
+    answer = resolve_args("sglang", version, ["--model-path", "m", "--pp", "1"])
+    assert bool(answer.error) is refused
+    assert not refused or "ambiguous option: --pp could match --pp-size, --pp-max-micro-batch-size" in answer.error
+    assert resolve_args("sglang", version, ["--model-path", "m", "--pp-size", "1"]).error is None
+
+
+@pytest.mark.parametrize(("version", "algorithm", "words"), [
+    ("0.5.9", "EAGLE3", "speculative decoding, mixed chunked prefill."), ("0.5.20", "NGRAM", "overlap schedule, speculative decoding"),
+    ("0.5.23", "EAGLE3", "only supports EAGLE (non-multi-layer)"), ("0.5.23", "EAGLE", None),
+])
+def test_pipeline_parallelism_is_refused_in_the_words_of_the_release(version, algorithm, words):
+    answer = resolve_args("sglang", version, ["--pp-size", "2", "--speculative-algorithm", algorithm, "--speculative-num-steps", "3",
+                                              "--speculative-eagle-topk", "1"], architecture="LlamaForCausalLM")
+    assert (words or "") in (answer.error or "") and bool(answer.error) is bool(words)
+    assert words or any("SGLANG_ENABLE_PP_SPEC" in m.text for m in answer.messages)

@@ -67,6 +67,9 @@ def resolve(version: str, argv: Sequence[str], *, architecture: str | None = Non
         first = rules["since"].get(name)
         if first and not run.since(first):
             run.say("note", f"--{name.replace('_', '-')} exists from SGLang {first} on; {at.release} refuses it")
+    short = row_at(rules["ambiguous"], at.release)
+    if short and any(str(word).partition("=")[0] == short["spelled"] for word in argv):
+        parsed.errors.append(short["text"])
     error = "; ".join(parsed.errors) or None
     if error is None:
         try:
@@ -97,8 +100,6 @@ def _algorithm(run: _Run) -> None:
     run.args["speculative_algorithm"] = "EAGLE" if algorithm == "NEXTN" else algorithm
     if algorithm in table(TABLE)["algorithms"]["other"]:
         run.say("note", f"the rules of {algorithm} are not in the table; its arguments are left as written")
-    if run.get("pp_size") and run.get("pp_size") > 1:
-        raise _Stop("AssertionError: Pipeline parallelism is not compatible with overlap schedule, speculative decoding, mixed chunked prefill.")
 
 
 def _draft_class(run: _Run) -> None:
@@ -200,13 +201,13 @@ def _adaptive(run: _Run) -> None:
     if run.get("speculative_algorithm") not in ("EAGLE", "EAGLE3"):
         reason = f"speculative_algorithm={run.get('speculative_algorithm')} (only EAGLE/EAGLE3 are supported)"
     elif topk is not None and topk != 1:
-        reason = f"speculative_eagle_topk={topk} (only topk 1 is supported)"
+        reason = f"speculative_eagle_topk={topk} (only topk=1 is supported)"
     elif run.get("enable_dp_attention"):
-        reason = "dp attention is enabled"
+        reason = "attention DP is not supported (adaptive tier decisions are not synchronized across DP ranks)"
     elif run.get("enable_multi_layer_eagle"):
-        reason = "multi-layer EAGLE is enabled"
+        reason = "enable_multi_layer_eagle=True is not supported (MultiLayerEagleWorkerV2 does not implement adaptive)"
     elif run.get("enable_two_batch_overlap"):
-        reason = "two batch overlap is enabled"
+        reason = "enable_two_batch_overlap=True is not supported (adaptive state swap would discard the TboAttnBackend wrapper)"
     if reason:
         run.args["speculative_adaptive"] = False
         run.say("warning", f"speculative_adaptive disabled: {reason}. Falling back to static speculative params.")
@@ -317,6 +318,16 @@ def _tree_capacity(run: _Run) -> None:
         run.say("note", f"steps {steps} and topk {topk} draft nothing: every step yields the bonus token only")
 
 
+def _pipeline(run: _Run) -> None:
+    """Checked by SGLang after everything else is resolved."""
+    if run.get("speculative_algorithm") is None or (run.get("pp_size") or 1) <= 1:
+        return
+    row = run.row("pipeline")
+    if run.get("speculative_algorithm") not in row["allows"]:
+        raise _Stop(f"AssertionError: {row['text']}")
+    run.say("note", "EAGLE with pipeline parallelism runs only on prefill nodes of a disaggregated server, or with SGLANG_ENABLE_PP_SPEC")
+
+
 def _ignored(run: _Run) -> None:
     if run.get("speculative_token_map") and run.get("speculative_algorithm") == "EAGLE3":
         run.say("warning", table(TABLE)["text"]["token_map"])
@@ -338,6 +349,7 @@ _RULES: tuple[Callable[[_Run], None], ...] = (
     *map(_eagle_only, (
         _draft_class, _adaptive, _max_running, _overlap, _mixed_chunk, _mtp, _automatic_triple, _trtllm_mha, _rejection_sampling,
         _lowered_topk, _draft_tokens, _tree_on_pages, _tree_capacity, _ignored)),
+    _pipeline,
 )
 
 _REPORTED = {

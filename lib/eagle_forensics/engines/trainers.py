@@ -40,9 +40,10 @@ class TrainedAnswer:
         return asdict(self)
 
 
-def trained_boundaries(trainer: str, version: str | None = None, *, ids: Sequence[int] | None = None, layers: int) -> TrainedAnswer:
+def trained_boundaries(trainer: str, version: str | None = None, *, ids: Sequence[int] | None = None, layers: int, aux_planes: int | None = None) -> TrainedAnswer:
     """Which boundaries `trainer` `version` feeds a drafter for `ids` (its default without ids) on a target of `layers` layers.
 
+    `aux_planes`: how many fc takes, where known; a list of exactly that many does not hold the last plane.
     ValueError for an unknown trainer (with a did-you-mean) or a text that is no version.
     """
     name, row, assumed, notes = _row(trainer, version)
@@ -69,13 +70,13 @@ def trained_boundaries(trainer: str, version: str | None = None, *, ids: Sequenc
         listed = [i for i in sorted(set(listed)) if i != -1]
     planes = [i + 1 if rule == "post_layer" else i for i in listed]
     if row.get("ids_hold_last"):
-        if len(planes) > 1 and (planes[-1] == layers or (row.get("four_hold_last") and len(planes) == 4)):
+        if len(planes) > 1 and len(planes) != aux_planes and (planes[-1] == layers or (row.get("four_hold_last") and len(planes) == 4)):
             last = Boundary(planes.pop())
             notes.append(f"the last id, {listed[-1]}, is the last plane ({last}), not an aux plane")
             if last.index != layers:
                 notes.append(f"the last plane is not the target's last layer (b={layers}): its distribution is not the target's")
         else:
-            notes.append("the list does not end with the last layer; the launcher appends it (the trainer drops the last entry of a dump as the last plane)")
+            notes.append("the list does not hold the last layer; the launcher appends it (the trainer drops the last entry of a dump as the last plane)")
     outside = [b for b in planes if not 0 <= b <= layers]
     if outside:
         return refuse(f"boundaries {outside} lie outside 0..{layers}: the ids {list(ids)} do not fit a target of {layers} layers")
