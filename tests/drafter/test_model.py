@@ -98,6 +98,13 @@ def test_shapes_that_do_not_fit_are_named(name, shape, message):
         build(tiny.weights(55) | {name: torch.zeros(shape)}, heads=tiny.HEADS, kv_heads=tiny.KV, head_dim=tiny.DIM, n_aux=3)
 
 
+def test_weights_that_are_no_numbers_are_named(tmp_path):
+    weights = tiny.weights(58)
+    weights["fc.weight"][3, 5] = float("nan")
+    with pytest.raises(ValueError, match=r"fc\.weight hold NaN"):
+        load_drafter(read_draft(drafter_folder(tmp_path, weights)))
+
+
 def test_a_family_that_is_not_run_is_refused(tmp_path):
     draft = replace(read_draft(drafter_folder(tmp_path, tiny.weights(56))), family="eagle3_mla")
     with pytest.raises(ValueError, match="eagle3_mla"):

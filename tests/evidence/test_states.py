@@ -206,6 +206,7 @@ def test_a_bank_is_read_as_it_was_written(target, tmp_path):
     (lambda p: (p / "bank.json").write_text("[]"), "not a reference bank"),
     (lambda p: (p / "bank.json").write_text('{"boundaries": ["layer3"], "sequences": 1, "origin": ""}'), "names no boundary"),
     (lambda p: (p / "bank.json").write_text('{"boundaries": ["b3"], "sequences": 1, "origin": ""}'), "promises b3"),
+    (lambda p: (p / "bank.json").write_text('{"boundaries": ["b0"], "sequences": -1, "origin": ""}'), "holds -1 sequences"),
     (lambda p: (p / "states_0.safetensors").write_bytes(b"x"), "8-byte header"),
 ])
 def test_a_broken_bank_is_named(target, tmp_path, break_it, message):
@@ -213,3 +214,22 @@ def test_a_broken_bank_is_named(target, tmp_path, break_it, message):
     break_it(path)
     with pytest.raises(EvidenceError, match=message):
         read_states(path)
+
+
+def test_a_bank_with_values_that_are_no_numbers_is_named(target, tmp_path):
+    real = target_states(target, SEQUENCES[:1], [0])
+    spoiled = module.States(real.boundaries, real.sequences, "spoiled", lambda i, b: real.plane(i, b) * float("nan"))
+    bank = read_states(write_states(spoiled, tmp_path / "bank"))
+    with pytest.raises(EvidenceError, match="b0 holds NaN"):
+        bank.plane(0, 0)
+
+
+def test_damaged_weights_of_the_target_are_named(tmp_path):
+    model = make_target(tmp_path / "spoiled")
+    with torch.no_grad():
+        model.model.layers[2].mlp.down_proj.weight[0, 0] = float("nan")
+    model.save_pretrained(tmp_path / "spoiled")
+    target = read_target(tmp_path / "spoiled")
+    assert target_states(target, SEQUENCES[:1], [2]).plane(0, 2).isfinite().all()
+    with pytest.raises(EvidenceError, match="NaN or infinite values at b=3"):
+        target_states(target, SEQUENCES[:1], [3])

@@ -199,6 +199,11 @@ def load_drafter(draft: Draft, target: Target | None = None, *, flags: DraftFlag
             infos[name] = info
             notes.append(f"{name} is the target's ({info.name})")
     weights = {name: load_tensor(info) for name, info in infos.items()}
+    broken = [name for name, w in weights.items()  # not the embedding: of a large one only the rows looked up are ever read
+              if name != "embed_tokens.weight" and w.is_floating_point() and not bool(w.isfinite().all())]
+    if broken:
+        raise ValueError(f"{draft.path}: {', '.join(broken)[:200]} hold NaN or infinite weights; expected finite ones. Training diverged or the "
+                         "file is damaged: take an earlier checkpoint, or copy it again from its source.")
     own = DraftFlags(**{k: (v if flags is None or getattr(flags, k) is None else getattr(flags, k)) for k, v in vars(draft.flags).items()})
     return build(weights, heads=draft.heads, kv_heads=draft.kv_heads, head_dim=draft.head_dim, n_aux=draft.n_aux, target_hidden=draft.target_hidden,
                  eps=draft.eps, rope=draft.rope, flags=own, max_positions=draft.max_positions, dtype=dtype, notes=tuple(notes))

@@ -179,4 +179,5 @@ def _decoder(work: Work) -> Callable[[int], str] | None:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception:  # tokenizers raises bare Exception for a file it cannot read; the view is an extra
         return None
-    return lambda token: tokenizer.decode([token], skip_special_tokens=False)
+    size = tokenizer.get_vocab_size()
+    return lambda token: tokenizer.decode([token], skip_special_tokens=False) if 0 <= token < size else f"[no token {token}]"

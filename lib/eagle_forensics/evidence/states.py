@@ -154,6 +154,8 @@ def read_states(path: str | Path) -> States:
         about = json.loads((path / "bank.json").read_text(encoding="utf-8"))
         boundaries = tuple(_parse(name) for name in about["boundaries"])
         count, origin = int(about["sequences"]), str(about.get("about") or about["origin"])
+        if count < 1:
+            raise ValueError(f"it holds {count} sequences")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EvidenceError(f"{path}: not a reference bank (bank.json: {str(error)[:120]}). Expected the folder that write_states makes: "
                             "bank.json and states_0.safetensors, ...") from None
@@ -171,7 +173,15 @@ def read_states(path: str | Path) -> States:
                                 "Write the bank again.")
         headers.append(header)
         sequences.append(tuple(ids.tolist()))
-    return States(boundaries, tuple(sequences), f"{path.name}: {origin}", lambda i, b: load_tensor(headers[i][_name(b)]))
+
+    def load(index: int, boundary: Boundary) -> torch.Tensor:
+        plane = load_tensor(headers[index][_name(boundary)])
+        if not plane.isfinite().all():
+            raise EvidenceError(f"{path / f'states_{index}.safetensors'}: {_name(boundary)} holds NaN or infinite values; a reference must be "
+                                "finite. Write the bank again from sound weights.")
+        return plane
+
+    return States(boundaries, tuple(sequences), f"{path.name}: {origin}", load)
 
 
 class _Entry:
@@ -219,6 +229,9 @@ def _compute(target: Target, tokens: tuple[tuple[int, ...], ...], missing: dict[
     total, done, last = sum(len(tokens[i]) for i in missing), 0, 0.0
     for index, asked in missing.items():
         for boundary, plane in runner.states(tokens[index], asked).items():
+            if not plane.isfinite().all():
+                raise EvidenceError(f"{target.path}: its states hold NaN or infinite values at {boundary}; expected finite ones. The weights up "
+                                    "to there are damaged: copy the target again from its source.")
             keep(index, boundary, plane)
         done += len(tokens[index])
         if time.monotonic() - last > 2 or done == total:
