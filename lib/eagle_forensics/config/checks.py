@@ -123,6 +123,8 @@ def _trained_against_served(found: Inspection, claim: Claim, question: str) -> F
     if not wrong:
         return Finding(**common, status=Status.PASS, statement=f"{claim.who} and {found.engine} mean the same states: "
                                                                f"{format_boundaries(trained)} on every path{_by_luck(found)}")
+    if served.assumed or (found.trained is not None and found.trained.assumed):
+        return _by_an_assumed_rule(found, common, trained, wrong)
     fix = serve_boundaries(found.case, found.target, trained, served.runner)
     if set(wrong) == {"graph"}:
         return Finding(
@@ -149,6 +151,17 @@ def _trained_against_served(found: Inspection, claim: Claim, question: str) -> F
         remedy=fix.text, edits=fix.edits,
         predicted_effect="Notebook 02 predicts the accept length of both wirings on the same tokens.",
         next_step="Read notebook 03 for the tensors and notebook 02 for the size of the loss.")
+
+
+def _by_an_assumed_rule(found: Inspection, common: dict, trained: tuple[int, ...], wrong: dict[str, tuple[int, ...]]) -> Finding:
+    """A rule that was not read for this release accuses nobody."""
+    asked = {found.engine: found.served} | ({f"{found.trained.trainer} {found.trained.version or 'of unknown version'}": found.trained} if found.trained else {})
+    rules = [who for who, answer in asked.items() if answer.assumed]
+    return Finding(
+        **common, fault="wiring.layer-offset", status=Status.INCONCLUSIVE,
+        statement=f"trained on {format_boundaries(trained)}, captured on the {' and '.join(wrong)} path {format_boundaries(next(iter(wrong.values())))}, if {' and '.join(rules)} "
+                  "follow(s) the nearest release whose source was read; that is an assumption",
+        next_step="State the exact versions, or compare a capture of the server with the dump: notebook 03.")
 
 
 def _by_luck(found: Inspection) -> str:

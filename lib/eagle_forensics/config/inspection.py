@@ -87,7 +87,7 @@ def inspect(case: Case) -> Inspection:
     env = (read("serving.env", read_env, case.serving.env) or {}) if case.serving.env else {}
     arguments = read("serving.launch", _arguments, case, target, draft, launch, env) if launch else None
     served = read("serving", _served, case, target, draft, launch, env)
-    trained = read("training.layer_ids", _trained, case, target, dumps)
+    trained = read("training.layer_ids", _trained, case, target, draft, dumps)
     return Inspection(case, draft, target, dumps, launch, env, served, trained, arguments, log, problems)
 
 
@@ -103,12 +103,12 @@ def _served(case: Case, target: Target | None, draft: Draft | None, launch: Laun
         architecture=target.architectures[0] if target.architectures else None, runner=runner, cuda_graph=not eager)
 
 
-def _trained(case: Case, target: Target | None, dumps: tuple[DumpInfo, ...]) -> TrainedAnswer | None:
+def _trained(case: Case, target: Target | None, draft: Draft | None, dumps: tuple[DumpInfo, ...]) -> TrainedAnswer | None:
     trainer = case.training.trainer
     ids = case.training.layer_ids or next((d.layer_ids for d in dumps if d.layer_ids), None)
-    if trainer is None or ids is None or target is None:
+    if trainer is None or trainer.name == "other" or ids is None or target is None:
         return None
-    return trained_boundaries(trainer.name, trainer.version, ids=ids, layers=target.layers)
+    return trained_boundaries(trainer.name, trainer.version, ids=ids, layers=target.layers, aux_planes=draft.n_aux if draft else None)
 
 
 def _arguments(case: Case, target: Target | None, draft: Draft | None, launch: LaunchLine, env: dict[str, str]) -> ArgsAnswer | None:

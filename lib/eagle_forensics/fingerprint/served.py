@@ -41,6 +41,10 @@ def served_finding(found: Identification, layers: Mapping[str, Any] | None, case
                        next_step="Look in the trainer for the order in which it concatenates the planes; notebook 02 tries every order.")
     if not wrong:
         return Finding(**common, status=Status.PASS, statement=f"{engine} serves {format_boundaries(eager)}, the boundaries the dump's tensors are ({proof})")
+    if answer.get("assumed"):
+        return Finding(**common, fault="wiring.layer-offset", status=Status.INCONCLUSIVE,
+                       statement=f"the dump holds {format_boundaries(measured)} ({proof}); {engine} would serve {format_boundaries(eager)} if it followed the nearest release whose source was read",
+                       next_step=f"Capture the fed states on the serving host, or name the exact version of {engine}.")
     if set(wrong) == {"graph"}:
         return Finding(
             **common, fault="wiring.graph-default-layers", status=Status.FAIL,
