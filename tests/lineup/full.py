@@ -45,7 +45,6 @@ CASES = (
     case("one late: SGLang", r.SGLANG.but(ids=(2, 15, 27)), OFFSET),
     case("embedding first: SGLang, measured", r.SGLANG.but(ids=(-1, 1, 14), measured="embedding"), OFFSET),
     papers_and_tensors("capture one early, ids right", r.SGLANG.but(captured=(1, 14, 26)), OFFSET),
-    papers_and_tensors("ids at a place SGLang does not read", r.SGLANG.but(ids=(3, 16, 28), place="top", trained=(2, 15, 27, 29), sample=None), "wiring.ids-ignored", follows=(OFFSET,)),
     case("dump slots permuted", r.SGLANG.but(sample=r.order(1, 0, 2, 3), trained=None), "wiring.plane-order"),
     case("dump slots reversed", r.SGLANG.but(sample=r.order(2, 1, 0, 3), trained=None), "wiring.plane-order"),
     case("wrong window: embedding before the planes", r.SGLANG.but(sample=r.embedded(None, 0, 1, 2, 3), trained=None), "wiring.plane-order"),
@@ -67,6 +66,7 @@ CASES = (
     papers_and_tensors("labels lie and the last plane is normed", r.SGLANG.but(labels=LIE, trained=None, sample=r.normed_last()), LABELS, "data.norm-twice"),
     papers_and_tensors("one late and the last plane is normed", r.SGLANG.but(ids=(2, 15, 27), sample=r.normed_last()), OFFSET, "data.norm-twice"),
     case("abstain: bank and target of other weights", r.SGLANG.but(target=r.other_weights, bank=False), verdicts=UNDECIDED),
+    papers_and_tensors("abstain: one late on a release that was not read", r.SGLANG.but(version="0.9.0", ids=(2, 15, 27)), verdicts=UNDECIDED),
     case("abstain: one sample", r.SGLANG.but(kept=1), verdicts=("PASS", "INCONCLUSIVE"), samples=1),
     case("abstain: no target weights, no bank", r.SGLANG.but(weights=False, bank=False, trained=None), verdicts=("INCONCLUSIVE", "ERROR")),
 )
