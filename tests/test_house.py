@@ -51,7 +51,7 @@ def test_arrows_point_one_way(path):
             assert other not in FIVE - {own} and other != "demo", f"{own} imports {other}: the five never import each other"
 
 
-@pytest.mark.parametrize("path", LIB.rglob("*.py"), ids=lambda p: str(p.relative_to(LIB)))
+@pytest.mark.parametrize("path", sorted(LIB.rglob("*.py")), ids=lambda p: str(p.relative_to(LIB)))
 def test_a_module_answers_one_question(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= 400, f"{lines} lines: does it answer two questions?"
