@@ -59,3 +59,22 @@ def test_sentences_end_once():
     result = diagnose([finding("layers.served", "fail", "wiring.layer-offset", statement="It is off.", refuted_by="an equal capture.")], {}, CASE)
     assert ".." not in " ".join((result.headline, *result.story))
     assert result.faults[0].findings == ("layers.served",)
+
+
+def feeds(served):
+    def part(accuracy, length):
+        return {"accuracy": {"value": accuracy, "n": 9}, "accept_length": {"value": length}}
+
+    return {"prediction": {"trained": part(0.6, 2.0), "served": part(*served), "served_wiring": "b=0, b=2, b=15"}}
+
+
+def test_the_drafter_is_called_fine_only_where_the_loss_is_proven():
+    offset = finding("layers.served", "fail", "wiring.layer-offset")
+    loss = finding("drafter.served-wiring", "fail", "wiring.layer-offset")
+    assert "The drafter is fine" in " ".join(diagnose([offset, loss], feeds((0.1, 1.1)), CASE).story)
+    assert "The drafter is fine" not in " ".join(diagnose([offset], feeds((0.59, 1.98)), CASE).story)
+
+
+def test_findings_of_one_kind_are_one_line_of_evidence():
+    slots = [finding(f"layers.slot-{i}", "fail", "feature.tp-slice") for i in range(3)]
+    assert "1 line of evidence carries it: the tensors (layers.slot-0, layers.slot-1, layers.slot-2)" in " ".join(diagnose(slots, {}, CASE).story)

@@ -140,12 +140,15 @@ def _story(outcome: Verdict, faults: Sequence[DiagnosedFault], findings: Sequenc
     if faults:
         first = faults[0]
         paragraphs.append(f"The broken link is {first.link} (`{first.slug}`): {_inner(first.statement)}.")
-        plain = _in_plain_numbers(records) if first.slug.startswith("wiring.") else None
+        plain = _in_plain_numbers(records) if "drafter.served-wiring" in first.findings else None
         if plain:
             paragraphs.append(plain)
         if len(first.findings) > 1:
-            lines = ", ".join(f"{LINES[i.split('.', 1)[0]]} ({i})" for i in first.findings)
-            paragraphs.append(f"{len(first.findings)} lines of evidence carry it: {lines}.")
+            lines: dict[str, list[str]] = {}
+            for i in first.findings:
+                lines.setdefault(LINES[i.split(".", 1)[0]], []).append(i)
+            said = ", ".join(f"{line} ({', '.join(ids)})" for line, ids in lines.items())
+            paragraphs.append(f"{len(lines)} line{'s' if len(lines) > 1 else ''} of evidence carr{'y' if len(lines) > 1 else 'ies'} it: {said}.")
         if first.competitor:
             c = first.competitor
             paragraphs.append(f"The nearest other explanation is `{c.fault}` ({c.margin}). {_capital(c.why_rejected)}. "
