@@ -1,4 +1,4 @@
-"""The cache folder: where computed states and the built-in case live between runs."""
+"""The cache folder, where computed states and the built-in case live between runs; and files written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def cache_folder() -> Path:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a whole file or nothing (mode 0644): a reader never sees half of it. Creates the folder."""
+    """Write a whole file or nothing (temporary file, fsync, replace; mode 0644): a reader never sees half of it. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -1,4 +1,4 @@
-"""Atomic files and plain JSON: what a reader finds under a name is always a complete version of it."""
+"""Text and plain JSON, written whole or not at all (`write_bytes`): what a reader finds under a name is always a complete version of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -15,21 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves either the old or the new content: temporary file, fsync, replace."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+from eagle_forensics.evidence.cache import write_bytes
 
 
 def write_text(path: Path, text: str) -> None:
