@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -126,6 +128,14 @@ def test_bad_sequences_are_named_and_left_out(name):
     good, problems = from_samples([sample("good", [1, 2, 3, 4], [0, 0, 1, 1]), sample(name, **arguments)], vocab=50, width=2)
     assert [g.sample_id for g in good] == ["good"]
     assert len(problems) == 1 and problems[0].sample_id == name and message in problems[0].reason
+
+
+def test_a_sequence_with_other_planes_than_most_is_left_out():
+    short = sample("short", [1, 2, 3, 4], [0, 0, 1, 1])
+    usual = [replace(sample(n, [1, 2, 3, 4], [0, 0, 1, 1]), planes=(*short.planes, Plane(1, None, torch.ones(4, 2)))) for n in ("a", "b")]
+    good, problems = from_samples([short, *usual])
+    assert [g.sample_id for g in good] == ["a", "b"]
+    assert problems[0].sample_id == "short" and "1 plane(s), 2 other sample(s) hold 2" in problems[0].reason
 
 
 def test_cut_and_more_planes_keep_the_rest():

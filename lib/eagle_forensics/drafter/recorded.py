@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -52,7 +53,10 @@ class Problem:
 
 
 def from_samples(samples: Iterable[Sample], *, vocab: int | None = None, width: int | None = None) -> tuple[tuple[Recorded, ...], tuple[Problem, ...]]:
-    """Samples as Recorded sequences (planes named `slot 0`, `slot 1`, ...), and those left out with the reason."""
+    """Samples as Recorded sequences (planes named `slot 0`, `slot 1`, ...), and those left out with the reason.
+
+    A wiring names planes, so every sequence must hold the same: those unlike the most are left out.
+    """
     good: list[Recorded] = []
     problems: list[Problem] = []
     for sample in samples:
@@ -68,7 +72,11 @@ def from_samples(samples: Iterable[Sample], *, vocab: int | None = None, width: 
                 problems.append(Problem(sample.sample_id, reason))
             else:
                 good.append(item)
-    return tuple(good), tuple(problems)
+    counts = Counter(len(item.planes) for item in good)
+    usual = counts.most_common(1)[0][0] if counts else 0
+    problems += [Problem(item.sample_id, f"it holds {len(item.planes)} plane(s), {counts[usual]} other sample(s) hold {usual}")
+                 for item in good if len(item.planes) != usual]
+    return tuple(item for item in good if len(item.planes) == usual), tuple(problems)
 
 
 def why_unusable(item: Recorded, *, vocab: int | None = None, width: int | None = None) -> str | None:
