@@ -30,12 +30,12 @@ def test_a_printed_value_of_several_lines(tmp_path):
     assert read_env(tmp_path / "env") == {"F": "() {  echo\n}", "NCCL_PROTO": "LL"}
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "DB_PASSWORD", "BASIC_AUTH", "apikey", "SLACK_TOKEN_PROD", "VLLM_API_KEY", "MY_CREDENTIALS"])
+@pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "DB_PASSWORD", "BASIC_AUTH", "DB_PASS", "SLACK_WEBHOOK", "apikey", "SLACK_TOKEN_PROD", "VLLM_API_KEY", "MY_CREDENTIALS"])
 def test_secrets(name):
     assert is_secret(name) and redacted(name, "v") == "(redacted)" and redacted(name, "") == ""
 
 
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_PROTO", "SGLANG_SIMULATE_ACC_TOKEN_MODE", "MAX_TOKENS", "AUTHOR", "KEYBOARD"])
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_PROTO", "SGLANG_SIMULATE_ACC_TOKEN_MODE", "MAX_TOKENS", "AUTHOR", "KEYBOARD", "COMPASS_DIR", "BYPASSED"])
 def test_no_secrets(name):
     assert not is_secret(name)
 
@@ -59,3 +59,8 @@ def test_files_that_are_no_environment(tmp_path, content, said):
 def test_a_missing_file():
     with pytest.raises(EvidenceError, match=r"nowhere: cannot be read \(No such file.*serving.env"):
         read_env("nowhere")
+
+
+def test_secrets_among_the_parameters_of_a_url():
+    assert redacted("X_URL", "https://h/p?v=2&token=abc&X-Amz-Signature=d#e") == "https://h/p?v=2&token=(redacted)&X-Amz-Signature=(redacted)#e"
+    assert redacted("X_URL", "https://h/p?max_tokens=5&tokenizer=x") == "https://h/p?max_tokens=5&tokenizer=x"

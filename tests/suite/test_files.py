@@ -32,13 +32,13 @@ def test_half_a_file_is_no_file(tmp_path):
 
 @pytest.mark.parametrize("text", [
     "http://me:S3CRET@host/x", "Authorization: Bearer S3CRET.abc", "--api-key S3CRET", "--api-key=S3CRET", "HF_TOKEN=S3CRET x",
-    "curl -H 'Authorization: S3CRET'", "hf_S3CRETS3CRETS3CRETS3CRET", '{"api_key": "S3CRET"}',
+    "curl -H 'Authorization: S3CRET'", "hf_S3CRETS3CRETS3CRETS3CRET", "https://h/p?a=1&token=S3CRET", "http://h/?X-Amz-Signature=S3CRET#x", '{"api_key": "S3CRET"}',
 ])
 def test_secrets_are_blanked(text):
     assert "S3CRET" not in redact(text) and "[redacted]" in redact(text)
 
 
-@pytest.mark.parametrize("text", ["--max-tokens 5 --tokenizer x", "accept length 1.6 of 16 tokens", "http://host:30000/v1", "token: the"])
+@pytest.mark.parametrize("text", ["--max-tokens 5 --tokenizer x", "accept length 1.6 of 16 tokens", "http://host:30000/v1?max_tokens=5&tokenizer=x&keyboard=y", "token: the"])
 def test_ordinary_text_is_kept(text):
     assert redact(text) == text
 

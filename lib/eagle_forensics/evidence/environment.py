@@ -14,12 +14,14 @@ from eagle_forensics.evidence.records import EvidenceError
 REDACTED = "(redacted)"
 MAX_BYTES = 10_000_000
 
-SECRET_WORD = re.compile(r"(TOKEN|KEYS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|AUTH|AUTHORIZATION|CREDENTIALS?)$")
+SECRET_WORD = re.compile(r"(^PASS|^PWD|TOKEN|KEYS?|SECRETS?|PASSWORDS?|PASSWD|WEBHOOK|PASSPHRASE|AUTH|AUTHORIZATION|CREDENTIALS?)$")
 ENGINE_PREFIXES = ("SGLANG_", "VLLM_", "NCCL_", "CUDA_", "TORCH_")
 """Settings of engines: SGLANG_SIMULATE_ACC_TOKEN_MODE is none of a secret, VLLM_API_KEY is."""
 
 ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$", re.DOTALL)
 USER_INFO = re.compile(r"(://)[^/\s:@]+(:[^/\s@]*)?@")
+QUERY_SECRET = re.compile(r"(?i)([?&;](?:[a-z0-9]+[_-])*(?:token|key|secret|password|pwd|auth|sig|signature|credential)=)[^\s&;#'\"<>]+")
+"""A secret among the parameters of a URL: `?token=...`, `&X-Amz-Signature=...`."""
 
 
 def read_env(source: Mapping[str, Any] | Path | str) -> dict[str, str]:
@@ -53,7 +55,9 @@ def redact(env: Mapping[str, str]) -> dict[str, str]:
 
 def redacted(name: str, value: str, *, setting: bool = False) -> str:
     """The value to show for a name; `setting`: the name is an engine's flag, secret only by its last word (`--api-key`)."""
-    return REDACTED if value and is_secret(name, setting=setting) else USER_INFO.sub(rf"\1{REDACTED}@", value)
+    if value and is_secret(name, setting=setting):
+        return REDACTED
+    return QUERY_SECRET.sub(rf"\1{REDACTED}", USER_INFO.sub(rf"\1{REDACTED}@", value))
 
 
 def is_secret(name: str, *, setting: bool = False) -> bool:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from eagle_forensics.evidence.environment import QUERY_SECRET
+
 MARK = "[redacted]"
 KEPT_PREFIXES = ("NCCL_", "CUDA_", "SGLANG_", "VLLM_", "OMP_", "MKL_", "EAGLE_FORENSICS_", "TORCH_", "HF_HUB_OFFLINE",
                  "TOKENIZERS_PARALLELISM", "PYTORCH_")
@@ -14,6 +16,7 @@ _SECRET_NAME = re.compile(
     r"(?i:(?:hf|auth|access|api|hub|bearer|refresh|github|session)[_-]?token|secret|passw|api[_-]?key|credential|authorization"
     r"|private[_-]?key)|[A-Z0-9]_TOKEN$")
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (QUERY_SECRET, rf"\1{MARK}"),
     (re.compile(r"(?<=://)[^/\s:@'\"<>]*:[^/\s@'\"<>]+(?=@)"), MARK),
     (re.compile(r"(?i)(authorization['\"]?\s*[:=]\s*['\"]?)(?:(bearer|basic)\s+)?[^\s'\"<>,;&]+"), rf"\1{MARK}"),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/-]{8,}=*"), rf"\1{MARK}"),
