@@ -99,6 +99,8 @@ def test_what_a_campaign_found_in_nccl_logs(tmp_path):
     head = "#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
     table = _text(tmp_path / "t.txt", head + " 8 2 float sum -1 1.0 1 1 inf 1.0 1 1 0\n" + "9" * 5000 + " 2 float sum -1 1.0 1 1 0 1.0 1 1 0\n")
     assert [(row.bytes, row.wrong) for row in read_nccl_tests(table).rows] == [(8, 0)]
+    odd = _text(tmp_path / "o.txt", "#  size count type time time #wrong\n8 2 float 1.0 1.0 0\n")
+    assert read_nccl_tests(odd).rows[0].bytes == 8
     log = _text(tmp_path / "n.log", f"h:1:1 [0] NCCL INFO Could not find a path for pattern {'9' * 5000}\nh:1:1 [0] NCCL INFO AllReduce: 64 Bytes -> Algo {'9' * 5000} proto 0\n"
                 "h:1:1 [0] NCCL INFO Pattern 1, crossNic 0, nChannels 2, bw 1.2.3/0.1, type SYS/SYS, sameChannels 1\n")
     found = read_nccl_log(log)

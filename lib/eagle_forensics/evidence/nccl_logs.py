@@ -158,7 +158,7 @@ def _timing(fields: list[str], columns: list[str]) -> Timing | None:
     wrong = []
     if "#wrong" in columns:
         offset = columns.index("#wrong") - starts[0]
-        wrong = [_float(fields[start + offset]) for start in starts]
+        wrong = [_float(fields[at]) for start in starts if (at := start + offset) < len(fields)]
     counted = [int(w) for w in wrong if w is not None and math.isfinite(w)]
     return Timing(int(fields[0]), _float(fields[starts[0]]), _float(fields[starts[1]]), sum(counted) if counted else None)
 

@@ -39,6 +39,10 @@ def served_finding(found: Identification, layers: Mapping[str, Any] | None, case
         return Finding(**common, status=Status.INCONCLUSIVE, fault="wiring.plane-order",
                        statement=f"{engine} serves the states of the dump, but ascending; the dump holds them as {format_boundaries(measured)} ({proof})",
                        next_step="Look in the trainer for the order in which it concatenates the planes; notebook 02 tries every order.")
+    if len(set(measured)) < len(measured):
+        return Finding(**common, status=Status.INCONCLUSIVE, fault="feature.aliased-buffer",
+                       statement=f"the dump holds {format_boundaries(measured)}: a plane that stands twice says nothing about the third state the drafter was meant to be fed ({proof})",
+                       next_step="Settle first why two planes are equal (layers.alias).")
     if not wrong:
         return Finding(**common, status=Status.PASS, statement=f"{engine} serves {format_boundaries(eager)}, the boundaries the dump's tensors are ({proof})")
     if answer.get("assumed"):
