@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from eagle_forensics.evidence import dumps
 from eagle_forensics.evidence.dumps import find_dump, iter_samples, read_sample
 from eagle_forensics.evidence.records import EvidenceError
 
@@ -229,3 +230,22 @@ def test_a_checkpoint_is_called_one(tmp_path):
 def test_an_index_outside_says_the_range(tmp_path):
     with pytest.raises(EvidenceError, match="no sample 2; the dump has 2"):
         read_sample(find_dump(write_v1(tmp_path, 2)), 2)
+
+
+def test_a_link_back_into_the_dump_is_followed_once(tmp_path):
+    write_v1(tmp_path / "real", 2)
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump" / "shard").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "up").symlink_to(tmp_path / "dump")
+    (tmp_path / "real" / "self").symlink_to(".")
+    assert len(find_dump(tmp_path / "dump").files) == 2
+
+
+def test_a_link_out_into_a_file_system_ends_in_a_message(tmp_path, monkeypatch):
+    monkeypatch.setattr(dumps, "BARE_FOLDERS", 5)
+    write_v1(tmp_path / "dump", 1)
+    for i in range(9):
+        (tmp_path / "elsewhere" / str(i)).mkdir(parents=True)
+    (tmp_path / "dump" / "out").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(EvidenceError, match="more than 5 folders without a sample"):
+        find_dump(tmp_path / "dump")

@@ -27,6 +27,8 @@ SIDE_FILES = re.compile(r"(cache|vocab_mapping|token_freq|training_state|optimiz
 """Files of trainers and checkpoints that lie beside samples and are none."""
 PROBES = 16
 """Files opened in search of one that tells the layout: a dump may begin with damaged ones."""
+BARE_FOLDERS = 2000
+"""Folders without a sample that are searched: a link can lead out of the dump into a whole file system."""
 SIDE_LIMIT = 64 << 20
 """Bytes of a manifest.json worth reading: a larger one is no list of plane names."""
 
@@ -102,12 +104,24 @@ def _sample_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     found: list[Path] = []
+    seen: set[str] = set()
+    bare = 0
     for folder, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:  # a link back into the dump
+            folders.clear()
+            continue
+        seen.add(real)
         folders.sort(key=_natural)
         if "aux_0.pt" in names:
             found.append(Path(folder))
             continue
-        found += [Path(folder) / name for name in names if name.endswith(SUFFIXES) and not SIDE_FILES.fullmatch(name)]
+        here = [Path(folder) / name for name in names if name.endswith(SUFFIXES) and not SIDE_FILES.fullmatch(name)]
+        found += here
+        bare += not here
+        if bare > BARE_FOLDERS:
+            raise EvidenceError(f"{path}: more than {BARE_FOLDERS} folders without a sample in it, the last one {folder}. Does a link lead out "
+                                "of the dump? Point training.dump.path at the folder that holds the samples.")
     return sorted(found, key=lambda p: _natural(str(p.relative_to(path))))
 
 
