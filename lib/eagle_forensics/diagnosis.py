@@ -19,7 +19,7 @@ WEIGHT = {"layers": 3, "drafter": 2, "acceptance": 2, "nccl": 2, "config": 1}
 
 EXPLAINS = {
     ("wiring.mislabelled-dump", "wiring.layer-offset"):
-        "the ids were written from the labels: whoever trusts the labels serves the wrong states",
+        "whoever writes the ids from these labels serves the wrong states",
     ("wiring.mislabelled-dump", "wiring.plane-order"): "the order was read from the labels",
     ("args.draft-budget-overridden", "cost.cannot-win"):
         "the draft budget caps the accept length below the break-even",

@@ -134,6 +134,8 @@ def sweep(fit: CycleFit, lengths: Mapping[int, stats.Estimate], baseline: stats.
     ks = sorted(lengths)
     cycles = fixed[:, None] + slope[:, None] * np.asarray(ks)
     possible = (cycles > 0).all(axis=1)
+    if not possible.any():
+        raise ValueError("the cycle times fit no cost line with a positive time for every step count")
     als = np.column_stack([rng.uniform(lengths[k].low, lengths[k].high, DRAWS) for k in ks])
     speeds = (1e3 * als / cycles)[possible]
     base = None if baseline is None else rng.uniform(baseline.low, baseline.high, len(speeds))

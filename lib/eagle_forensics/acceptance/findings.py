@@ -133,7 +133,10 @@ def steps(runs: Sequence[Run], configured: int | None = None) -> Finding:
     baselines, _ = _confounds.baseline_for(speculative[0], tuple(runs))
     base = _ceiling.hull([b.tokens_per_second for b in baselines]) if baselines else None
     speeds = {k: max(r.tokens_per_second.value for r in speculative if r.steps == k) for k in counts}
-    found = _cost.sweep(fit, _cost.accept_lengths(speculative), base, speeds)
+    try:
+        found = _cost.sweep(fit, _cost.accept_lengths(speculative), base, speeds)
+    except ValueError as error:
+        return Finding(**common, status=Status.INCONCLUSIVE, required=False, observed=counts, next_step=need, statement=f"No best step count: {error}.")
     best = found.best
     line = f"cycle = {fit.fixed_ms.value:.2f} + {fit.step_ms.value:.3f} x steps ms"
     gain = f", {best.measured_speedup:.3f}x the baseline" if best.measured_speedup else ""
@@ -226,6 +229,11 @@ def confounded(runs: Sequence[Run]) -> Finding:
         return Finding(**common, status=Status.SKIPPED, statement="No run with speculation and no baseline to compare: comparability was not checked.",
                        next_step="Measure a run without speculation beside the others.")
     bad = [c for c in pairs if c.confounded]
+    if bad and len(bad) < len(pairs):
+        return Finding(**common, status=Status.INCONCLUSIVE, required=False, n=len(pairs), observed=[c.first for c in bad], expected=[],
+                       statement=f"{len(bad)} of {len(pairs)} comparisons have no baseline under their own settings: "
+                       + "; ".join(f"{c.first} against {c.second}: {c.text()}" for c in bad) + ". The others differ in speculation only.",
+                       next_step="Measure a baseline under those settings, or leave these rows out of the comparison.")
     if bad:
         text = "; ".join(f"{c.first} against {c.second}: {c.text()}" for c in bad)
         return Finding(

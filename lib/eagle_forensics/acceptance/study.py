@@ -88,15 +88,15 @@ def steps(work: Work) -> list[Finding]:
 
 
 def steps_picture(work: Work) -> Any:
-    """Tokens/s against steps; None with fewer than three step counts."""
+    """Tokens/s against steps; None where no cost line can be drawn."""
     speculative = [r for r in work.runs if r.is_speculative]
+    baselines = [r.tokens_per_second for r in work.runs if r.is_baseline and r.tokens_per_second is not None]
+    speeds = {r.steps: r.tokens_per_second.value for r in speculative if r.steps and r.tokens_per_second}
     try:
-        fit = cost.fit_cycle(speculative)
+        found = cost.sweep(cost.fit_cycle(speculative), cost.accept_lengths(speculative), baselines[0] if baselines else None, speeds)
     except ValueError:
         return None
-    baselines = [r.tokens_per_second for r in work.runs if r.is_baseline and r.tokens_per_second is not None]
-    return figures.steps_plot(cost.sweep(fit, cost.accept_lengths(speculative), baselines[0] if baselines else None,
-                                         {r.steps: r.tokens_per_second.value for r in speculative if r.steps and r.tokens_per_second}))
+    return figures.steps_plot(found)
 
 
 def checks(work: Work) -> list[Finding]:

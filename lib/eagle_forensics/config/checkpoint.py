@@ -62,7 +62,13 @@ def _vocabulary(found: Inspection, draft: Draft) -> Finding:
     rows = head.shape[0] if head else draft.draft_vocab
     common = {"id": "config.vocabulary", "question": question, "notebook": NOTEBOOK}
     if d2t is None:
-        if rows is not None and vocab is not None and rows < vocab:
+        stated = draft.config.get("draft_vocab_size")
+        reduced = rows is not None and vocab is not None and (2 * rows < vocab or (isinstance(stated, int) and stated == rows < vocab))
+        if rows is not None and vocab is not None and rows < vocab and not reduced:
+            return Finding(**common, status=Status.INCONCLUSIVE, required=False, observed=rows, expected=vocab, unit="rows of lm_head",
+                           statement=f"lm_head has {rows} rows for a vocabulary of {vocab} and there is no d2t: right if the {vocab - rows} missing rows are padding, "
+                           "as several families have it", next_step="Look whether the target's tokenizer uses the missing ids.")
+        if reduced:
             return Finding(**common, fault="vocab.map-missing", status=Status.FAIL, observed=rows, expected=vocab, unit="rows of lm_head",
                            statement=f"lm_head has {rows} rows for a vocabulary of {vocab} and there is no d2t: draft id k would be served as target id k",
                            competitor=Competitor(fault="wiring.plane-order", margin="also a position-0 acceptance near chance",

@@ -98,9 +98,10 @@ def log_frame(found: Inspection) -> pd.DataFrame:
 
 def layers_record(found: Inspection) -> dict[str, Any]:
     """What notebook 03 and the diagnosis need of this notebook."""
+    known = found.trained if found.trained and not found.trained.assumed else None  # an assumed rule accuses nobody further on
     return {"served": found.served.to_json() if found.served else None, "engine": found.engine,
-            "trained_by_ids": list(found.trained.boundaries) if found.trained else None,
-            "last_expected": found.trained.last_expected if found.trained else None, "problems": dict(found.problems)}
+            "trained_by_ids": list(known.boundaries) if known else None, "last_expected": known.last_expected if known else None,
+            "n_aux": found.draft.n_aux if found.draft else None, "problems": dict(found.problems)}
 
 
 def arguments_record(found: Inspection) -> dict[str, Any]:

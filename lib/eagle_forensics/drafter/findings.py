@@ -195,7 +195,7 @@ def _wrong_layers(common: dict[str, Any], facts: str, served: Correctness, train
     entry = fault(slug)
     shift = uniform_shift(trained_boundaries, served_boundaries) if served_boundaries and trained_boundaries else None
     where = f" Every state is {abs(shift)} boundary(s) {'late' if shift > 0 else 'early'}." if shift else ""
-    return Finding(**common, status=Status.FAIL, fault=slug, statement=f"{facts}.{where} The drafter is fine, what it is fed is not.",
+    return Finding(**common, status=Status.FAIL, fault=slug, statement=f"{facts}.{where}",
                    competitor=Competitor(fault="data.too-little", margin=f"{_interval_text(loss)} accuracy between two feeds of one drafter on the same {trained.n} tokens",
                                          why_rejected="a weak drafter is equally weak under both feeds; drafter, tokens and the way the states were computed are the same, only the boundaries differ"),
                    refuted_by=entry.refuted_if, remedy=remedy or entry.remedy, edits=edits,

@@ -20,14 +20,15 @@ from eagle_forensics.fingerprint.trained import MAKE_BANK, NOTEBOOK, trained_fin
 
 
 def dump_findings(found: Identification, *, manifest: str | None = None, claimed: Sequence[int] | None = None,
-                  claimed_by: str = "the trainer's layer ids", last_expected: str | None = None, trainer: str | None = None) -> list[Finding]:
+                  claimed_by: str = "the trainer's layer ids", last_expected: str | None = None, trainer: str | None = None,
+                  n_aux: int | None = None) -> list[Finding]:
     """All findings about a training dump.
 
     `manifest`: path of the manifest as the case names it, for the edit; `claimed`: boundaries that the ids stand for;
-    `last_expected`: `pre` or `post`, the norm state that `trainer` expects of the last plane.
+    `last_expected`: `pre` or `post`, the norm state that `trainer` expects of the last plane; `n_aux`: planes that fc reads.
     """
     return [*slot_findings(found), alias_finding(found, claimed), embedding_finding(found), label_finding(found, manifest),
-            norm_state_finding(found, last_expected, trainer), trained_finding(found, claimed, claimed_by)]
+            norm_state_finding(found, last_expected, trainer, n_aux), trained_finding(found, claimed, claimed_by)]
 
 
 def slot_findings(found: Identification, prefix: str = "layers.slot") -> list[Finding]:
@@ -178,7 +179,7 @@ def _labels_lie(found: Identification, lies: list[int], claims: dict[int, frozen
         next_step="Compare the served boundaries (notebook 01) with the measured ones, not with the labels.", **common)
 
 
-def norm_state_finding(found: Identification, expected: str | None = None, trainer: str | None = None) -> Finding:
+def norm_state_finding(found: Identification, expected: str | None = None, trainer: str | None = None, n_aux: int | None = None) -> Finding:
     """`layers.norm-state`: is the last plane before or after the final norm, and does the trainer expect that?"""
     if expected not in (None, "pre", "post"):
         raise ValueError(f"last_expected is {expected!r}; expected 'pre', 'post' or None")
@@ -189,8 +190,11 @@ def norm_state_finding(found: Identification, expected: str | None = None, train
                                   "observed": observed, "expected": expected, "unit": "norm state of the last plane", "n": last.norm.n or None}
     if last.equals and not last.equals.normed and found.layers is not None and last.equals.index < found.layers:
         statement = f"The last plane, slot {last.slot}, is {last.equals.describe(found.layers)}: this dump has no last state"
-        if expected is None:
-            return Finding(status=Status.SKIPPED, statement=statement + ".", required=False, **common)
+        if expected is None or len(found.slots) == n_aux:
+            return Finding(status=Status.SKIPPED, statement=statement + (f"; its {n_aux} planes are those fc reads" if len(found.slots) == n_aux else "") + ".", required=False, **common)
+        if n_aux is None or len(found.slots) != n_aux + 1:
+            return Finding(status=Status.INCONCLUSIVE, required=False, statement=statement + "; whether the trainer needs one there is not known.",
+                           next_step="Add the drafter's config: the number of planes fc reads decides.", **common)
         return Finding(
             status=Status.FAIL, fault="wiring.plane-count", statement=statement + f", which {who} takes as the teacher and drops from the drafter's inputs.",
             competitor=Competitor(fault="wiring.mislabelled-dump", margin=f"relative error {last.error:.3f} to {last.equals}",

@@ -59,7 +59,7 @@ def dump(work: Work) -> list[Finding]:
         return []
     layers, trainer = work.layers or {}, work.case.training.trainer
     items = dump_findings(work.found, manifest=work.sources.manifest(work.case), claimed=layers.get("trained_by_ids"),
-                          last_expected=layers.get("last_expected"), trainer=f"{trainer.name} {trainer.version or ''}".strip() if trainer else None)
+                          last_expected=layers.get("last_expected"), n_aux=layers.get("n_aux"), trainer=f"{trainer.name} {trainer.version or ''}".strip() if trainer else None)
     return [f for f in items if not f.id.startswith("layers.slot-")]
 
 

@@ -45,7 +45,7 @@ def trained_finding(found: Identification, claimed: Sequence[int] | None = None,
                                   "observed": None if measured is None else list(measured), "expected": None if claimed is None else list(claimed), "unit": "boundary", "n": n}
     if measured is None:
         known = [str(s.equals) if s.equals else "?" for s in aux_slots(found)]
-        return Finding(status=Status.INCONCLUSIVE if found.table else Status.SKIPPED,
+        return Finding(status=Status.INCONCLUSIVE,
                        statement=f"Not every plane that feeds the drafter is identified ({', '.join(known)}).", next_step=MAKE_BANK, **common)
     worst = max((s.match.error.value for s in aux_slots(found) if s.match), default=0.0)
     nearest = min((s.match.ratio for s in aux_slots(found) if s.match), default=math.inf)
