@@ -31,7 +31,7 @@ def boundary_findings(found: Inspection) -> list[Finding]:
     eager = found.served.boundaries.get("eager")
     if eager is None:
         return findings
-    known = next((c for c in trained if c.boundaries is not None), None)
+    known = next((c for c in trained if c.boundaries is not None), None) if found.trained else None  # labels accuse nobody
     if known is None:
         findings.append(_labels_only(found, trained, question) if trained else _skipped(
             "config.trained-boundaries", question, "training.layer_ids with training.trainer, or a dump with a manifest",

@@ -39,6 +39,10 @@ def served_finding(found: Identification, layers: Mapping[str, Any] | None, case
         return Finding(**common, status=Status.INCONCLUSIVE, fault="wiring.plane-order",
                        statement=f"{engine} serves the states of the dump, but ascending; the dump holds them as {format_boundaries(measured)} ({proof})",
                        next_step="Look in the trainer for the order in which it concatenates the planes; notebook 02 tries every order.")
+    if len(measured) > len(eager) and set(eager) <= set(measured):
+        return Finding(**common, status=Status.INCONCLUSIVE, fault="wiring.plane-order",
+                       statement=f"{engine} serves {format_boundaries(eager)}, all of them among the dump's {format_boundaries(measured)} ({proof}); which planes the trainer fed the dump does not say",
+                       next_step="Look in the trainer for the planes it concatenates; notebook 02 tries every window.")
     if len(set(measured)) < len(measured):
         return Finding(**common, status=Status.INCONCLUSIVE, fault="feature.aliased-buffer",
                        statement=f"the dump holds {format_boundaries(measured)}: a plane that stands twice says nothing about the third state the drafter was meant to be fed ({proof})",
