@@ -81,3 +81,15 @@ def test_wrong_folders_say_what_to_do(runs, tmp_path):
         show_run(tmp_path)
     with pytest.raises(RunFolderError, match="no such folder"):
         write_index(tmp_path / "none")
+
+
+@pytest.mark.parametrize("content", ['{"verdict": "PASS", "find', "{}", "[]", '{"verdict": "WEIRD", "findings": [{"id": 1}], "diagnosis": 5, "notebooks": []}'])
+def test_a_damaged_run_is_named_and_does_not_hide_the_others(tmp_path, content):
+    good = tiny.finished(tmp_path / "20261129T110735Z-a-1", tiny.finding("layers.x"), name="a")
+    bad = tiny.finished(tmp_path / "20261129T110736Z-b-2", tiny.finding("layers.x"), name="b")
+    (bad / "findings.json").write_text(content)
+    for use in (lambda: show_run(bad), lambda: compare_runs([good, bad])):
+        with pytest.raises(RunFolderError, match="damaged"):
+            use()
+    index = write_index(tmp_path).read_text()
+    assert good.name in index and bad.name in index and "✓ PASS" in index

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle_forensics.suite.files import read_json, write_text
-from eagle_forensics.suite.runfolder import Manifest, RunFolderError, open_folder
+from eagle_forensics.suite.files import write_text
+from eagle_forensics.suite.runfolder import Manifest, RunFolder, RunFolderError, open_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,8 +82,8 @@ def compare_runs(run_dirs: Sequence[Path], *, baseline: int = 0, all_rows: bool 
     if not 0 <= baseline < len(run_dirs):
         raise RunFolderError(f"baseline {baseline} is not among the {len(run_dirs)} runs (0 to {len(run_dirs) - 1}).")
     folders = [Path(d).resolve() for d in run_dirs]
-    manifests = [open_folder(f).manifest for f in folders]
-    merged = [_merged(f) for f in folders]
+    opened = [open_folder(f) for f in folders]
+    manifests, merged = [run.manifest for run in opened], [_merged(run) for run in opened]
     rows = sorted(_rows(manifests, merged, baseline), key=lambda r: ORDER.index(r.change))
     shown = rows if all_rows else [r for r in rows if r.change != "equal"]
     return Comparison(tuple(m.run_id for m in manifests), tuple(m.case["name"] for m in manifests), tuple(m["verdict"] for m in merged),
@@ -97,10 +97,10 @@ def write_comparison(run_dirs: Sequence[Path], target: Path, *, baseline: int = 
     return target
 
 
-def _merged(folder: Path) -> dict[str, Any]:
-    merged = read_json(folder / "findings.json")
-    if not isinstance(merged, dict) or "findings" not in merged:
-        raise RunFolderError(f"{folder} has no findings.json: the run is not finished. Run the same case again to resume it.")
+def _merged(run: RunFolder) -> dict[str, Any]:
+    merged = run.merged()
+    if merged is None:
+        raise RunFolderError(f"{run.path} has no findings.json: the run is not finished. Run the same case again to resume it.")
     return merged
 
 

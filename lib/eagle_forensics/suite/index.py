@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from eagle_forensics.suite.files import read_json, write_text
+from eagle_forensics.suite.files import write_text
 from eagle_forensics.suite.page import render
 from eagle_forensics.suite.report import when
 from eagle_forensics.suite.runfolder import NOTEBOOKS, RunFolder, RunFolderError, all_runs
@@ -27,8 +27,11 @@ def write_index(folder: Path) -> Path:
 
 def _row(run: RunFolder) -> dict[str, Any]:
     manifest = run.manifest
-    merged = read_json(run.path / "findings.json") or {}
-    observed = {f["id"]: f["observed"] for f in merged.get("findings", [])}
+    try:
+        merged = run.merged() or {}
+    except RunFolderError:
+        merged = {}  # a damaged run must not hide the others; its row has no verdict
+    observed = {f["id"]: f.get("observed") for f in merged.get("findings", [])}
     done = manifest.status == "finished"
     page = f"{quote(run.path.name)}/post_mortem.html" if (run.path / "post_mortem.html").is_file() else ""
     drafter = next((i["path"] for i in manifest.inputs if i["key"].startswith("drafter.")), "")

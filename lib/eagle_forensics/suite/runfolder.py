@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from eagle_forensics.finding import NotebookFindings, Record
+from eagle_forensics.finding import NotebookFindings, Record, Verdict
 from eagle_forensics.suite.files import read_json, write_json, write_text
 from eagle_forensics.suite.redact import redact_tree
 
@@ -63,6 +63,22 @@ class Manifest(Record):
     """The allow-listed part of the environment, secrets blanked."""
 
 
+class _FindingRow(BaseModel):
+    id: str
+    status: str
+    statement: str
+
+
+class _Merged(BaseModel):
+    """The part of `findings.json` that readers rely on; a newer release may write more."""
+
+    verdict: Verdict
+    case: str
+    notebooks: dict[str, dict[str, Any]]
+    findings: list[_FindingRow]
+    diagnosis: dict[str, Any] | None
+
+
 class RunFolder:
     """One run on disk. `lock()` is held by the runner that works in it; the kernel's lock ends with the process."""
 
@@ -95,6 +111,20 @@ class RunFolder:
             if value is not None:
                 out[file.stem[3:]] = value
         return out
+
+    def merged(self) -> dict[str, Any] | None:
+        """Content of `findings.json`; None if there is none. Raises RunFolderError if it is half a file or another program's."""
+        file = self.path / "findings.json"
+        if not file.exists():
+            return None
+        raw = read_json(file)
+        try:
+            _Merged.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RunFolderError(f"{file}: damaged, or not written by this suite ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}). "
+                                 "Run the case again for a fresh run folder.") from None
+        return raw
 
     def update(self, **changes: Any) -> None:
         """Change fields of the manifest and write it."""

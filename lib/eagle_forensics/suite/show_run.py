@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from eagle_forensics.suite.files import read_json
 from eagle_forensics.suite.runfolder import RunFolderError, open_folder
 from eagle_forensics.suite.terminal import STYLE, printed, visible
 
@@ -16,7 +15,7 @@ def show_run(run_dir: Path) -> str:
     from rich.text import Text
 
     folder = open_folder(Path(run_dir).resolve())
-    merged = read_json(folder.path / "findings.json")
+    merged = folder.merged()
     if merged is None:
         raise RunFolderError(f"{folder.path} is {folder.manifest.status} and has no findings.json yet. Run the same case again to resume it.")
     diagnosis: dict[str, Any] = merged["diagnosis"] or {}
