@@ -42,6 +42,8 @@ IMPOSSIBLE = {
     "less than the bonus token": ("steps,accept_length", "3,0.9", "accept_length is 0.9; expected at least 1"),
     "a rate over one": ("accept_rate", "1.3", "accept_rate is '1.3'; expected a share from 0 to 1"),
     "negative speed": ("tokens_per_second", "-5", "tokens_per_second is '-5'; expected a number of at least 0"),
+    "a speed beyond any server": ("tokens_per_second", "1e308", "expected a speed that a server can have"),
+    "a speed below any server": ("tokens_per_second", "1e-308", "expected a speed that a server can have"),
     "a word": ("tokens_per_second", "fast", "tokens_per_second is 'fast'; expected a number"),
     "not a number": ("tokens_per_second", "nan", "expected a number"),
     "a broken count": ("steps", "2.5", "steps is '2.5'; expected a whole number"),
@@ -70,8 +72,8 @@ def test_a_figure_at_its_limit_is_possible(tmp_path, row):
 
 
 def test_a_row_without_label_is_named(tmp_path):
-    frame = table(tmp_path, "label,steps\n,3\n")
-    assert len(frame) == 0 and frame.attrs["problems"] == ["line 2: no label; expected a name for the run. The row is left out of every figure."]
+    frame = table(tmp_path, "label,steps\n,3\nx,3\n")
+    assert len(frame) == 1 and frame.attrs["problems"] == ["line 2: no label; expected a name for the run. The row is left out of every figure."]
     assert isinstance(frame, pd.DataFrame) and frame["steps"].dtype == "Int64"
 
 
@@ -87,6 +89,8 @@ def test_a_row_without_label_is_named(tmp_path):
         ("label,steps,steps\nx,1,1\n", "`steps` stands twice"),
         ("label;steps\nx;1\n", "not separated by commas"),
         ('label,steps\n"x,1\n', "not valid CSV"),
+        ("label,steps\nx,-1\ny,2.5\n", r"none of its 2 row\(s\) can be used. First: line 2 \(x\): steps is '-1'"),
+        ("label\n" + "x\n" * 2001, "2001 rows; .*Is this a row a request"),
     ],
 )
 def test_tables_that_cannot_be_read(tmp_path, text, said):

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_BYTES = 50_000_000
+MAX_ROWS = 2000
+"""Runs that are compared pairwise and drawn; a table with more holds requests or rounds."""
+FASTEST = 1e9
+"""tokens/s that no server reaches: three orders of magnitude above a whole node."""
 
 
 def _text(cell: str) -> str:
@@ -107,6 +111,8 @@ def read_measurements(path: Path | str) -> pd.DataFrame:
     _check_header(path, header)
     if len(rows) == 1:
         raise EvidenceError(f"{path}: a header without rows; expected one row a measured run. Add the runs, or delete `measurements` from the case.")
+    if len(rows) - 1 > MAX_ROWS:
+        raise EvidenceError(f"{path}: {len(rows) - 1} rows; expected one row a measured run, at most {MAX_ROWS}. Is this a row a request? Summarise it by run.")
     kept: list[dict[str, Any]] = []
     problems: list[str] = []
     for line, cells in rows[1:]:
@@ -115,6 +121,8 @@ def read_measurements(path: Path | str) -> pd.DataFrame:
         except ValueError as error:
             name = dict(zip(header, cells, strict=False)).get("label", "").strip()
             problems.append(f"line {line}{f' ({name:.60})' if name else ''}: {error}. The row is left out of every figure.")
+    if not kept:
+        raise EvidenceError(f"{path}: none of its {len(rows) - 1} row(s) can be used. First: {problems[0]} Correct the rows.")
     frame = pd.DataFrame({name: pd.Series([row[name] for row in kept], dtype=COLUMNS[name][1]) for name in header})
     frame.attrs["problems"] = problems
     frame.attrs["source"] = str(path)
@@ -177,6 +185,9 @@ def _check_figures(row: Mapping[str, Any]) -> None:
     length, survival = row.get("accept_length"), row.get("accepted_per_position")
     if length is not None and length < 1:
         raise ValueError(f"accept_length is {length:g}; expected at least 1, since every round yields the bonus token")
+    speed = row.get("tokens_per_second")
+    if speed is not None and (speed > FASTEST or 0 < speed < 1 / FASTEST):
+        raise ValueError(f"tokens_per_second is {speed:g}; expected a speed that a server can have")
     limit = most_tokens(row)
     if limit is not None and length is not None and length > limit[0]:
         raise ValueError(f"accept_length is {length:g} but {limit[1]} allows at most {limit[0]} tokens a round, bonus token included")
