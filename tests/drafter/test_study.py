@@ -21,7 +21,7 @@ def case(tmp_path, monkeypatch):
     monkeypatch.setattr(workbench, "read_draft", lambda path: draft)
     monkeypatch.setattr(workbench, "load_drafter", lambda *a, **k: MODEL)
 
-    def begin(planes=4, mask=True, trainer="speculators", dumps=1, **changes):
+    def begin(planes=4, mask=True, trainer="speculators", dumps=1, steps=2, max_samples=None, **changes):
         vars(draft).update(changes)
         for number in range(dumps):
             folder = tmp_path / f"dump{number}"
@@ -30,7 +30,7 @@ def case(tmp_path, monkeypatch):
             torch.save({"input_ids": TOKENS, "hidden_states": states, **({"loss_mask": TOKENS > 2} if mask else {})}, folder / "data_0.pt")
         paths = [{"path": tmp_path / f"dump{n}"} for n in range(dumps)]
         mine = Case.model_validate({"name": "a", "drafter": {"path": tmp_path}, "training": {"dump": paths, "trainer": {"name": trainer}}})
-        return study.begin(mine, layers=None, steps=2, max_samples=None, seed=0)
+        return study.begin(mine, layers=None, steps=steps, max_samples=max_samples, seed=0)
 
     return begin
 
@@ -40,6 +40,12 @@ def case(tmp_path, monkeypatch):
 def test_sound_evidence_that_does_not_suffice_is_no_error(case, lacking, words):
     work = case(**lacking)
     assert work.bench is None and work.opening[0].status is Status.SKIPPED and words in work.opening[0].statement
+
+
+@pytest.mark.parametrize("given", [{"steps": 0}, {"steps": -1}, {"steps": 1000}, {"max_samples": -5}])
+def test_parameters_outside_their_range_are_an_error_that_says_the_range(case, given):
+    work = case(**given)
+    assert work.bench is None and work.opening[0].status is Status.ERROR and "expected 1 to 32 steps and 0 (all) or more" in work.opening[0].statement
 
 
 def test_a_dump_of_another_width_is_an_error(case, monkeypatch):

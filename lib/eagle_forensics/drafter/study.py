@@ -25,6 +25,8 @@ from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Finding, Status
 
 QUESTION = "Can the drafter be run on recorded states?"
+MOST_STEPS = 32
+"""Draft steps worth unrolling: twice what any server in the evidence drafts; the work grows with their square."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ def begin(case: Case, *, layers: Mapping[str, Any] | None, steps: int, max_sampl
                            next_step="Add it; it decides whether the drafter is weak or badly fed, and predicts the accept length."),)
     else:
         try:
+            if not 1 <= steps <= MOST_STEPS or (max_samples or 1) < 1:
+                raise ValueError(f"steps={steps}, max_samples={max_samples or 0}: expected 1 to {MOST_STEPS} steps and 0 (all) or more samples")
             bench = open_workbench(case, served=served, claimed=claimed, max_samples=max_samples, seed=seed, progress=progress)
         except Lacking as error:
             opening = (Finding(**common, status=Status.SKIPPED, statement=f"Not examined: {' '.join(str(error).split())}",
