@@ -77,3 +77,13 @@ def test_large_inputs_are_hashed_by_their_header(tmp_path, monkeypatch):
 def test_the_source_of_the_suite_is_identified():
     assert len(provenance.source_sha256()) == 64
     assert Path(provenance.__file__).name == "provenance.py" and "gpus" in provenance.host()
+
+
+def test_a_device_or_pipe_is_recorded_and_not_read(tmp_path):
+    import os
+
+    from eagle_forensics.case import Case
+
+    os.mkfifo(tmp_path / "log")
+    (entry,) = provenance.inputs(Case.model_validate({"name": "a", "serving": {"log": tmp_path / "log"}}))
+    assert entry["digest"] is None and entry["method"] == "not read: not a regular file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -42,6 +43,8 @@ def inputs(case: Case) -> list[dict[str, Any]]:
 
 
 def _file(path: Path, whole: int = WHOLE_FILE) -> dict[str, Any]:
+    if path.exists() and not path.is_file():  # a pipe or a device may never end
+        raise OSError(errno.EINVAL, "not a regular file")
     size = path.stat().st_size
     if size <= whole:
         return {"bytes": size, "digest": sha256(path), "method": "sha256 of the whole file"}
