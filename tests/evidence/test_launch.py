@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_forensics.evidence import reprs
+from eagle_forensics.evidence import reprs, shell
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.records import EvidenceError
 
@@ -287,3 +287,8 @@ def test_reprs_are_read_back(fields):
     call = f"ServerArgs({', '.join(f'{k}={v!r}' for k, v in fields.items())}) tail"
     assert reprs.read_fields(call) == (fields, True)
     assert reprs.read_fields(repr(fields)) == (fields, True)
+
+
+def test_a_word_without_end_is_refused_at_once():
+    with pytest.raises(EvidenceError, match="a word of more than 100000 characters"):
+        shell.commands("--speculative-algorithm " + "x" * 1_000_000, "case")

@@ -12,6 +12,8 @@ from eagle_forensics.evidence.records import EvidenceError
 VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)(?:\[[@*]\])?\}|([A-Za-z_][A-Za-z0-9_]*))")
 UNRESOLVED = re.compile(r"\$[A-Za-z0-9_{(]|`")
 ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)$", re.DOTALL)
+LONGEST_WORD = 100_000
+"""Characters; the kernel takes 131,072 in one argument, and splitting a longer word takes minutes."""
 OPERATOR = re.compile(r"^[;&|<>()]+$")
 
 
@@ -32,6 +34,9 @@ def commands(text: str, where: str) -> list[Command]:
     variables: dict[str, str] = {}
     exported: dict[str, str] = {}
     found: list[Command] = []
+    if long := re.search(rf"\S{{{LONGEST_WORD + 1}}}", text):
+        raise EvidenceError(f"{where}: a word of more than {LONGEST_WORD} characters ({long[0][:30]}...); expected a launch line. "
+                            "Paste the line that starts the server.")
     for line, logical in _logical_lines(text, where):
         for words in _simple(logical):
             words = _expand(words, variables)
