@@ -17,7 +17,7 @@ TOKENS = torch.arange(8)
 @pytest.fixture
 def case(tmp_path, monkeypatch):
     """A case whose drafter is the tiny one; returns a function that writes its dump (planes, mask) and opens the work."""
-    draft = SimpleNamespace(path=tmp_path, tensors={"fc.weight": None}, family="eagle3_llama")
+    draft = SimpleNamespace(path=tmp_path, tensors={"fc.weight": None, "embed_tokens.weight": None}, family="eagle3_llama")
     monkeypatch.setattr(workbench, "read_draft", lambda path: draft)
     monkeypatch.setattr(workbench, "load_drafter", lambda *a, **k: MODEL)
 
@@ -36,7 +36,8 @@ def case(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("lacking", "words"), [
-    ({"mask": False}, "no loss_mask"), ({"family": "eagle3_mla"}, "family eagle3_mla"), ({"tensors": {}}, "no weights")])
+    ({"mask": False}, "no loss_mask"), ({"family": "eagle3_mla"}, "family eagle3_mla"), ({"tensors": {}}, "no weights"),
+    ({"tensors": {"fc.weight": None}}, "embed_tokens.weight")])
 def test_sound_evidence_that_does_not_suffice_is_no_error(case, lacking, words):
     work = case(**lacking)
     assert work.bench is None and work.opening[0].status is Status.SKIPPED and words in work.opening[0].statement

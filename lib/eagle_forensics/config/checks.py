@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from eagle_forensics.boundary import format_boundaries, uniform_shift
 from eagle_forensics.config.claims import Claim, claims, compatible
@@ -33,12 +34,19 @@ def boundary_findings(found: Inspection) -> list[Finding]:
         return findings
     known = next((c for c in trained if c.boundaries is not None), None) if found.trained else None  # labels accuse nobody
     if known is None:
-        findings.append(_labels_only(found, trained, question) if trained else _skipped(
-            "config.trained-boundaries", question, "training.layer_ids with training.trainer, or a dump with a manifest",
-            f"whether the captured {format_boundaries(eager)} are the trained ones"))
+        findings.append(_labels_only(found, trained, question) if trained else _unknown_training(found, question, eager))
         return findings
     findings.append(_trained_against_served(found, known, question))
     return findings
+
+
+def _unknown_training(found: Inspection, question: str, eager: Sequence[int]) -> Finding:
+    """The one question that matters is open: no PASS, unless a dump lets notebook 03 answer it."""
+    return Finding(
+        id="config.trained-boundaries", question=question, status=Status.INCONCLUSIVE, required=not found.dumps, notebook=NOTEBOOK, observed=list(eager), unit="boundaries",
+        statement=f"{found.engine} captures {format_boundaries(eager)}; on which states the drafter was trained "
+        + ("no id or label says; notebook 03 asks the tensors of the dump" if found.dumps else "nothing in this case says"),
+        next_step="Add training.trainer with training.layer_ids, or training.dump.")
 
 
 def argument_findings(found: Inspection) -> list[Finding]:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from eagle_forensics.config.inspection import Inspection
+from eagle_forensics.engines.trainers import trained_boundaries
 
 _ARGUMENTS = ("algorithm", "num_steps", "topk", "num_draft_tokens", "max_running_requests", "page_size", "draft_quantization", "dtype")
 
@@ -100,8 +101,20 @@ def layers_record(found: Inspection) -> dict[str, Any]:
     """What notebook 03 and the diagnosis need of this notebook."""
     known = found.trained if found.trained and not found.trained.assumed else None  # an assumed rule accuses nobody further on
     return {"served": found.served.to_json() if found.served else None, "engine": found.engine,
-            "trained_by_ids": list(known.boundaries) if known else None, "last_expected": known.last_expected if known else None,
+            "trained_by_ids": list(known.boundaries) if known else None, "last_expected": _last_expected(found),
             "n_aux": found.draft.n_aux if found.draft else None, "problems": dict(found.problems)}
+
+
+def _last_expected(found: Inspection) -> str | None:
+    """`pre` or `post`: what this trainer version expects of the last plane, whatever its ids; None for a rule that is assumed."""
+    trainer = found.case.training.trainer
+    if trainer is None or found.target is None:
+        return None
+    try:
+        answer = trained_boundaries(trainer.name, trainer.version, layers=found.target.layers)
+    except ValueError:
+        return None
+    return None if answer.assumed else answer.last_expected
 
 
 def arguments_record(found: Inspection) -> dict[str, Any]:

@@ -60,6 +60,8 @@ def open_workbench(case: Case, *, served: Sequence[int] | None = None, claimed: 
     if draft.family in OTHER_FAMILIES:
         raise Lacking(f"{draft.path}: a drafter of family {draft.family} cannot be run here, only eagle3_llama; notebooks 01 and 03 do not need it")
     target = read_target(case.target.path) if case.target else None
+    if "embed_tokens.weight" not in draft.tensors and not (target and "embed_tokens.weight" in target.tensors):
+        raise Lacking(f"neither {draft.path} nor the target holds embed_tokens.weight, which the drafter reads beside the states")
     drafter = load_drafter(draft, target, embedding_from="target" if case.serving.engine == "sglang" else "draft")
     dump = case.training.dumps[0]
     broken: list[str] = []

@@ -190,8 +190,12 @@ def norm_state_finding(found: Identification, expected: str | None = None, train
                                   "observed": observed, "expected": expected, "unit": "norm state of the last plane", "n": last.norm.n or None}
     if last.equals and not last.equals.normed and found.layers is not None and last.equals.index < found.layers:
         statement = f"The last plane, slot {last.slot}, is {last.equals.describe(found.layers)}: this dump has no last state"
-        if expected is None or len(found.slots) == n_aux:
-            return Finding(status=Status.SKIPPED, statement=statement + (f"; its {n_aux} planes are those fc reads" if len(found.slots) == n_aux else "") + ".", required=False, **common)
+        if expected is None:
+            return Finding(status=Status.SKIPPED, statement=statement + ".", required=False, **common)
+        if len(found.slots) == n_aux:
+            return Finding(status=Status.INCONCLUSIVE, fault="wiring.plane-count", statement=statement + f"; fc reads all its {n_aux} planes, but {who} "
+                           "takes the last plane of a dump as the teacher: a plane is missing, or the teacher was computed elsewhere.",
+                           next_step="Look in the trainer for where its teacher comes from.", **common)
         if n_aux is None or len(found.slots) != n_aux + 1:
             return Finding(status=Status.INCONCLUSIVE, required=False, statement=statement + "; whether the trainer needs one there is not known.",
                            next_step="Add the drafter's config: the number of planes fc reads decides.", **common)
