@@ -82,6 +82,11 @@ def test_a_pipe_is_no_case_file(tmp_path):
         load_case(tmp_path)
 
 
+def test_evidence_that_may_never_end_is_refused(tmp_path):
+    with pytest.raises(CaseError, match=r"`nccl\.debug_log` is /dev/zero, a device or a pipe"):
+        load_case(write(tmp_path, "name: a\nnccl: {debug_log: /dev/zero}"))
+
+
 def test_a_missing_case_file_names_the_remedy(tmp_path):
     with pytest.raises(CaseError, match="eagle-forensics init"):
         load_case(tmp_path / "no.yaml")

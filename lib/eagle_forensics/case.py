@@ -226,7 +226,11 @@ def load_case(path: str | Path, overrides: dict[str, Any] | None = None) -> Case
         raise CaseError(f"{path}: " + "; ".join(_explain(e, Case) for e in error.errors())) from None
     except RecursionError:
         raise CaseError(f"{path}: nested too deeply to be a case file.") from None
-    return _resolve(case, path.resolve().parent).model_copy(update={"file": path.resolve()})
+    case = _resolve(case, path.resolve().parent).model_copy(update={"file": path.resolve()})
+    for key, evidence in case.paths():
+        if _endless(evidence):
+            raise CaseError(f"{path}: `{key}` is {evidence}, a device or a pipe, which may never end. Copy what it gives into a file and name that.")
+    return case
 
 
 def known_keys() -> list[str]:
@@ -335,6 +339,13 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:  # a name too long for the file system
+        return False
+
+
+def _endless(path: Path) -> bool:
+    try:
+        return path.exists() and not (path.is_file() or path.is_dir())
+    except OSError:  # not ours to say; the reader of that evidence will
         return False
 
 
