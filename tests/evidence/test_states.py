@@ -233,3 +233,10 @@ def test_damaged_weights_of_the_target_are_named(tmp_path):
     assert target_states(target, SEQUENCES[:1], [2]).plane(0, 2).isfinite().all()
     with pytest.raises(EvidenceError, match="NaN or infinite values at b=3"):
         target_states(target, SEQUENCES[:1], [3])
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_set(target, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EAGLE_FORENSICS_CACHE", str(tmp_path / "file"))
+    with pytest.raises(EvidenceError, match="Set EAGLE_FORENSICS_CACHE to a folder that can be written"):
+        target_states(target, SEQUENCES[:1], [0])

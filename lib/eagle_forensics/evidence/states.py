@@ -210,6 +210,13 @@ class _Entry:
 
     def write(self, boundary: Boundary, plane: torch.Tensor) -> None:
         plane = plane.contiguous()
+        try:
+            self._save(boundary, plane)
+        except OSError as error:
+            raise EvidenceError(f"{self.folder}: computed states cannot be kept there ({error.strerror or error}). Set EAGLE_FORENSICS_CACHE to a "
+                                "folder that can be written and has room.") from None
+
+    def _save(self, boundary: Boundary, plane: torch.Tensor) -> None:
         write_bytes(self.file(boundary), save({"states": plane}, {"key": self.key, "boundary": str(boundary), "crc32": _crc(plane)}))
 
 
