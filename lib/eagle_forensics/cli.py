@@ -54,11 +54,16 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Folder for the run folders.")] = None,
 ) -> None:
     """The built-in real case: broken, diagnosed, fixed as printed, and compared."""
+    from eagle_forensics.demo import DemoError
     from eagle_forensics.suite.demonstration import demonstrate
 
     if not offline:
         typer.echo("demo: measuring on live servers is not part of this release; running as with --offline.")
-    raise typer.Exit(demonstrate(out=out))
+    try:
+        raise typer.Exit(demonstrate(out=out))
+    except DemoError as error:
+        _complain(str(error))
+        raise typer.Exit(ERROR) from None
 
 
 @app.command()

@@ -137,3 +137,19 @@ def test_a_killed_conversion_leaves_nothing_behind(own_cache, monkeypatch, tmp_p
     with pytest.raises(KeyboardInterrupt):
         target_folder()
     assert not [p for p in own_cache.rglob("*") if p.is_file()]
+
+
+@pytest.mark.parametrize(("pip", "bar"), [("23.2.1", "off"), ("24.0", "off"), ("24.1", "raw"), ("26.2", "raw")])
+def test_the_progress_bar_is_one_that_this_pip_knows(monkeypatch, pip, bar):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: pip)
+    assert module._progress_bar() == bar
+
+
+def test_a_download_that_fails_ends_in_a_message(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    env = {**os.environ, "EAGLE_FORENSICS_CACHE": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
+    done = subprocess.run([sys.executable, "-m", "eagle_forensics", "demo", "--offline"], capture_output=True, text=True, env=env, timeout=120)
+    assert done.returncode == 3 and "pip download" in done.stderr and "Traceback" not in done.stderr

