@@ -108,3 +108,23 @@ def test_unreadable_evidence_is_an_error_of_its_own(tmp_path, break_it, key):
     items = problem_findings(found)
     assert [f.status for f in items] == [Status.ERROR] and key in items[0].question
     assert str(tmp_path) in items[0].statement
+
+
+def test_ids_that_are_no_layers_are_bad_input_not_an_accusation(tmp_path):
+    found = inspect(papers(tmp_path, layer_ids=[10**30, -5]))
+    assert "training.layer_ids" in found.problems and found.trained is None
+    assert not [f for f in boundary_findings(found) if f.status is Status.FAIL]
+
+
+def test_values_that_only_the_shell_knows_accuse_nobody(tmp_path):
+    from tests.config.papers import GOOD_LAUNCH
+
+    found = inspect(papers(tmp_path, launch=f"--tp $(nproc) --port $PORT {GOOD_LAUNCH}"))
+    assert {f.status for f in argument_findings(found)} == {Status.PASS}
+    assert any("$" in note for note in found.launch.notes)
+
+
+def test_a_version_that_is_none_is_one_error(tmp_path):
+    found = inspect(papers(tmp_path, version="banana"))
+    assert list(found.problems) == ["serving.version"] and "banana" in found.problems["serving.version"]
+    assert found.served is None and found.arguments is None

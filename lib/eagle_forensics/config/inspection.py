@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from eagle_forensics.case import Case
@@ -9,7 +10,7 @@ from eagle_forensics.engines.arguments import ArgsAnswer, resolve_args
 from eagle_forensics.engines.layers import LayerAnswer, resolve_layers
 from eagle_forensics.engines.tensors import LoadAnswer, loading
 from eagle_forensics.engines.trainers import TrainedAnswer, trained_boundaries
-from eagle_forensics.engines.versions import engine_label
+from eagle_forensics.engines.versions import engine_label, version_key
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.dumps import find_dump
 from eagle_forensics.evidence.environment import read_env
@@ -75,6 +76,8 @@ def inspect(case: Case) -> Inspection:
             problems[key] = str(error)
             return None
 
+    if case.serving.engine and case.serving.version and read("serving.version", version_key, case.serving.version) is None:
+        case = case.model_copy(update={"serving": case.serving.model_copy(update={"version": None})})  # unknown is better than wrong
     draft = read("drafter.path", read_draft, case.drafter.path) if case.drafter else None
     target = read("target.path", read_target, case.target.path) if case.target else None
     dumps = tuple(d for i, dump in enumerate(case.training.dumps)
@@ -108,7 +111,10 @@ def _trained(case: Case, target: Target | None, draft: Draft | None, dumps: tupl
     ids = case.training.layer_ids or next((d.layer_ids for d in dumps if d.layer_ids), None)
     if trainer is None or trainer.name == "other" or ids is None or target is None:
         return None
-    return trained_boundaries(trainer.name, trainer.version, ids=ids, layers=target.layers, aux_planes=draft.n_aux if draft else None)
+    answer = trained_boundaries(trainer.name, trainer.version, ids=ids, layers=target.layers, aux_planes=draft.n_aux if draft else None)
+    if answer.error:
+        raise ValueError(f"training.layer_ids: {answer.error}")
+    return answer
 
 
 def _arguments(case: Case, target: Target | None, draft: Draft | None, launch: LaunchLine, env: dict[str, str]) -> ArgsAnswer | None:
@@ -116,6 +122,15 @@ def _arguments(case: Case, target: Target | None, draft: Draft | None, launch: L
     if not (serving.engine and serving.version):
         return None
     return resolve_args(
-        serving.engine, serving.version, launch.argv, architecture=target.architectures[0] if target and target.architectures else None,
+        serving.engine, serving.version, _known_words(launch.argv), architecture=target.architectures[0] if target and target.architectures else None,
         draft_architecture=draft.architectures[0] if draft and draft.architectures else None,
         model_type=target.model_type if target else None, env={**launch.env, **env})
+
+
+def _known_words(argv: Sequence[str]) -> list[str]:
+    """The launch arguments without those whose value only the shell knows (`--tp $(nproc)`): what is not known accuses nobody."""
+    words = list(argv)
+    for i in range(len(words) - 1, 0, -1):
+        if words[i].startswith(("$", "`")) and words[i - 1].startswith("-"):
+            del words[i - 1:i + 1]
+    return words

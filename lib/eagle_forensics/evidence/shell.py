@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from eagle_forensics.evidence.records import EvidenceError
 
 VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)(?:\[[@*]\])?\}|([A-Za-z_][A-Za-z0-9_]*))")
-UNRESOLVED = re.compile(r"\$[A-Za-z0-9_{(]|`")
+UNRESOLVED = re.compile(r"\$[A-Za-z0-9_{(]|^\$$|`")
 ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)$", re.DOTALL)
 LONGEST_WORD = 100_000
 """Characters; the kernel takes 131,072 in one argument, and splitting a longer word takes minutes."""

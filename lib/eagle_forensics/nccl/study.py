@@ -97,8 +97,8 @@ def capture_frame(work: Work) -> pd.DataFrame:
 
 
 def _whole(value: Any) -> int | None:
-    if value is None or value is True:
-        return None
+    if value is None or value is True or str(value).startswith(("$", "`")):
+        return None  # absent, or known to the shell alone
     try:
         return int(value)
     except (TypeError, ValueError):
