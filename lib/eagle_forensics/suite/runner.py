@@ -178,7 +178,7 @@ def _folder(case: Case, chosen: Mapping[str, Path], declared: Mapping[str, Mappi
                        for k, p in ps.items() if k not in notebook_parameters.RESERVED} for name, ps in declared.items()}
     return runfolder.create(
         runs, case.name, mark, origin="run", case=case_entry(case), notebooks=tuple(chosen), parameters=recorded, overrides=overrides,
-        argv=tuple(redact_argv(redact_tree(sys.argv))), suite=suite, inputs=tuple(inputs), versions=provenance.versions(),
+        argv=(Path(sys.argv[0]).name, *redact_argv(redact_tree(sys.argv[1:]))), suite=suite, inputs=tuple(inputs), versions=provenance.versions(),
         host=provenance.host(), env=kept_env(os.environ))
 
 
