@@ -43,7 +43,7 @@ test: setup ## all tests, as CI runs them
 	@echo "test: style"
 	@$(PY) -m ruff check lib tests notebooks
 	@echo "test: unit and end-to-end tests on all cores"
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q -n auto --dist loadgroup --durations=15
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q -n auto --dist loadfile --durations=15
 
 lint: setup ## style only
 	@$(PY) -m ruff check lib tests notebooks
