@@ -81,3 +81,23 @@ def test_init_writes_a_case_that_loads(tmp_path):
     assert case.drafter.path.resolve() == (tmp_path / "there/drafter").resolve() and "llama, 30 layers" in done.stdout
     again = cli("init", tmp_path / "new")
     assert again.returncode == 2 and "exists" in again.stderr
+
+
+def test_the_lines_to_fill_in_stand_under_their_key_once(tmp_path):
+    """Removing the # of the hints must give a case file that loads, also where the key is already written."""
+    import re
+
+    from eagle_forensics.case import load_case
+    from tests.config.papers import papers
+    from tests.evidence import builders
+
+    papers(tmp_path / "there", weights=builders.head())
+    assert cli("init", tmp_path / "new", "--drafter", tmp_path / "there/drafter", "--server", "http://localhost:1").returncode == 0
+    file = tmp_path / "new" / "case.yaml"
+    filled = re.sub(r"^#   ", "  ", file.read_text(), flags=re.MULTILINE).replace("# training:", "training:")
+    for blank, value in (("NAME,", "speculators,"), ("VERSION AS THE ENGINE PRINTS IT", "0.5.23"), ("VERSION", "0.4.0"),
+                         ("IDS AS THE TRAINER WROTE THEM", "1, 14"), ("NAME_OF_METRIC: VALUE", "full_acc_0: 0.5")):
+        filled = filled.replace(blank, value)
+    file.write_text(filled)
+    case = load_case(file)
+    assert case.serving.engine == "sglang" and str(case.serving.url).startswith("http://localhost") and case.training.layer_ids == (1, 14)

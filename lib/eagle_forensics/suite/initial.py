@@ -13,18 +13,13 @@ from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.dumps import find_dump
 from eagle_forensics.evidence.targets import read_target
 
-SERVING_HINT = """
-# serving: what serves the drafter; decides what its layer ids mean. Fill in and remove the #
-# serving:
-#   engine: sglang
-#   version: "0.5.23"
-#   launch: "--speculative-algorithm EAGLE3 --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
-# training.trainer and training.layer_ids: what the trainer's config says
-# training:
-#   trainer: {name: speculators, version: "0.4.0"}
-#   layer_ids: [1, 14, 26, 29]
-#   metrics: {full_acc_0: 0.6}
-"""
+HINTS = {
+    "serving": ("what serves the drafter decides what its layer ids mean",
+                ("engine: sglang", 'version: "VERSION AS THE ENGINE PRINTS IT"', 'launch: "LAUNCH ARGUMENTS"')),
+    "training": ("what the trainer's config says",
+                 ('trainer: {name: NAME, version: "VERSION"}', "layer_ids: [IDS AS THE TRAINER WROTE THEM]", "metrics: {NAME_OF_METRIC: VALUE}")),
+}
+"""Keys that only the user can fill in, by their place in the case file: why, and the lines."""
 
 
 def write_case(folder: Path, *, drafter: Path | None = None, target: Path | None = None, dump: Path | None = None, server: str | None = None) -> str:
@@ -57,9 +52,10 @@ def write_case(folder: Path, *, drafter: Path | None = None, target: Path | None
         case["serving"] = {"url": server}
         found.append(f"server   {server} (contacted only by a run)")
     folder.mkdir(parents=True, exist_ok=True)
-    text = "# A case of Eagle Forensics. Paths are relative to this file.\n" + yaml.safe_dump(case, sort_keys=False)
-    if "serving" not in case or "training" not in case:
-        text += SERVING_HINT
+    text = "# A case of Eagle Forensics. Paths are relative to this file.\n"
+    for key, value in case.items():
+        text += yaml.safe_dump({key: value}, sort_keys=False) + (_hint(key) if key in HINTS else "")
+    text += "".join(f"# {key}:\n{_hint(key)}" for key in HINTS if key not in case)
     path.write_text(text, encoding="utf-8")
     try:
         load_case(path)
@@ -76,3 +72,9 @@ def _name(folder: Path) -> str:
 
 def _relative(place: Path, folder: Path) -> str:
     return os.path.relpath(place.resolve(), folder.resolve())
+
+
+def _hint(key: str) -> str:
+    """The lines to fill in, commented; without their `# ` they stand under their key."""
+    why, lines = HINTS[key]
+    return f"  # ({why}: fill in and remove the #)\n" + "".join(f"#   {line}\n" for line in lines)
