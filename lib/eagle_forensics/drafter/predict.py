@@ -50,12 +50,6 @@ def _vocabulary_bound(correctness: Correctness, steps: int) -> float:
     return sum(p.tokens for p in parts) / sum(p.rounds for p in parts)
 
 
-def by_group(correctness: Correctness) -> dict[str, tuple[stats.Estimate, stats.Estimate]]:
-    """Domain -> (accuracy of step 1, accept length), in alphabetical order."""
-    groups = sorted({s.group for s in correctness.sequences if s.group is not None})
-    return {g: ((part := correctness.of_group(g)).accuracy(0), part.accept_length()) for g in groups}
-
-
 def by_position(correctness: Correctness, edges: tuple[int, ...] = (0, 64, 128, 256, 512, 1024, 2048, 4096)) -> dict[tuple[int, int], stats.Estimate]:
     """(first, last) token position -> accuracy of step 1 there; a fall with position points to rope."""
     found = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import pickle
 import re
 from pathlib import Path
@@ -43,21 +44,31 @@ def read_torch_index(path: Path | str) -> dict[str, TensorInfo]:
     return infos
 
 
-def load_archive(path: Path | str) -> Any:
-    """The content of a torch archive (`weights_only=True`, mapped where the format allows it); EvidenceError with the reason."""
+def tensors_only(source: Path | io.BytesIO) -> Any:
+    """The one place where torch reads a pickle: tensors, numbers, text, lists and dicts, never code; mapped where it is a file."""
     import torch
 
+    return torch.load(source, map_location="cpu", weights_only=True, mmap=isinstance(source, Path))
+
+
+def code_wanted(error: Exception) -> str | None:
+    """The name a refused pickle asked for (`os.system`), None if the error is no such refusal or names nothing."""
+    wanted = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+    return wanted[1] if wanted else None
+
+
+def load_archive(path: Path | str) -> Any:
+    """The content of a torch archive (`weights_only=True`, mapped where the format allows it); EvidenceError with the reason."""
     path = Path(path)
     if not path.is_file():
         raise EvidenceError(f"{path}: does not exist; expected a torch archive. Correct the path in the case.")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return tensors_only(path)
     except Exception as error:  # a hostile pickle may raise anything
         reason = " ".join(str(error).split())
         if isinstance(error, pickle.UnpicklingError):
-            wanted = re.search(r"GLOBAL ([\w.]+)", reason)
             raise EvidenceError(
-                f"{path}: opening it would need {wanted[1] if wanted else 'more than tensors'}, that is, run code of the file; expected only tensors, "
+                f"{path}: opening it would need {code_wanted(error) or 'more than tensors'}, that is, run code of the file; expected only tensors, "
                 "numbers, strings, lists and dicts. It was refused: export it as safetensors where it was made."
             ) from None
         raise EvidenceError(

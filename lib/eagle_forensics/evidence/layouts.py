@@ -4,7 +4,7 @@ The same key means different tensors in different trainers (`hidden_state` is th
 planes in speculators v0), so a layout is recognised by which keys stand together. Names and shapes: the trainers'
 data writers, speculators 0.3.0-0.9.0, SpecForge 0.2, ModelOpt 0.47, AngelSlim 0.5, vLLM's hidden-state connector.
 
-Nothing is unpickled: `torch.load(weights_only=True, mmap=True)` and safetensors only.
+Nothing is unpickled: `archives.tensors_only` and safetensors only.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from eagle_forensics.evidence.archives import code_wanted, tensors_only
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.tensors import load_tensor, read_header
 
@@ -144,17 +145,16 @@ def open_pt(path: Path) -> Any:
     """What `torch.save` wrote, with weights_only and memory mapping. Raises EvidenceError with the reason."""
     try:
         if path.suffix == ".gz":
-            return torch.load(_gunzip(path), weights_only=True, map_location="cpu")
+            return tensors_only(_gunzip(path))
         with path.open("rb") as file:
             if file.read(2) != b"PK":
                 raise EvidenceError(f"{path}: no zip archive of torch.save (empty, cut off, foreign, or written by torch before 1.6). "
                                     "Copy it again or save it again with a current torch; else remove it from the dump.")
-        return torch.load(path, weights_only=True, mmap=True, map_location="cpu")
+        return tensors_only(path)
     except EvidenceError:
         raise
     except pickle.UnpicklingError as error:
-        wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
-        asks = f"its pickle asks for {wanted[1]}" if wanted else "its pickle asks for more than tensors"
+        asks = f"its pickle asks for {code_wanted(error) or 'more than tensors'}"
         raise EvidenceError(f"{path}: refused. Loading it would run code ({asks}); only tensors, numbers, text, lists and dicts "
                             "are read. Save it again as plain tensors where it was made.") from None
     except Exception as error:  # a damaged file makes torch raise RuntimeError, ValueError, KeyError, EOFError, OSError ...
