@@ -17,7 +17,7 @@ import yaml
 from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 SCHEMA = 1
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 18
 """A case file names evidence, it does not hold it: the largest real one has a few KiB."""
 
 
@@ -62,7 +62,7 @@ class Training(_Part):
     dump: Dump | tuple[Dump, ...] | None = None
     """The hidden states it was trained on; several dumps are fine."""
     trainer: Trainer | None = None
-    layer_ids: tuple[int, ...] | None = None
+    layer_ids: tuple[int, ...] | None = Field(default=None, max_length=1000)
     """Ids as the trainer's config wrote them; the trainer's convention turns them into boundaries."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """Metrics as the trainer logged them, under the trainer's own names (`full_acc_0: 0.747`)."""

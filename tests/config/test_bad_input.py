@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from eagle_forensics.case import CaseError
 from eagle_forensics.config.checkpoint import checkpoint_findings
 from eagle_forensics.config.checks import argument_findings, boundary_findings, problem_findings
 from eagle_forensics.config.frames import notes_frame
@@ -90,6 +91,32 @@ def test_ids_that_are_no_layer_ids(tmp_path, ids):
     verdicts = {f.status for i, f in items.items() if i in ("config.captured", "config.served-boundaries")} | {f.status for i, f in items.items() if "read" in i}
     assert verdicts & {Status.FAIL, Status.ERROR}, {i: f.statement for i, f in items.items()}
     assert items["config.draft-budget"].status is Status.PASS and "config.fc-width" in items
+
+
+def test_a_list_without_end_is_refused_with_its_length_and_its_first_ids(tmp_path):
+    items = everything(with_ids(tmp_path, list(range(200_000))))
+    error = items["config.read.drafter-path"]
+    assert error.status is Status.ERROR and "holds 200000 ids (0, 1, 2, 3, ...)" in error.statement and "config.json" in error.statement
+    assert items["config.draft-budget"].status is Status.PASS and all(len(f.model_dump_json()) < 4000 for f in items.values())
+    with pytest.raises(CaseError, match="at most 1000 items after validation, not 20000"):
+        papers(tmp_path / "case", layer_ids=list(range(20_000)))
+
+
+@pytest.mark.parametrize(("left_out", "named"), [
+    ({"engine": None}, ["serving.engine"]), ({"version": None}, ["serving.version"]), ({"engine": None, "version": None}, ["serving.engine", "serving.version"]),
+    ({"launch": None}, ["serving.launch"])])
+def test_a_skipped_check_names_what_is_missing_and_no_more(tmp_path, left_out, named):
+    items = everything(papers(tmp_path, weights=builders.head(), **left_out))
+    said = [f.statement for f in items.values() if f.status is Status.SKIPPED and "serving." in f.statement]
+    assert f"not examined: the case has no {' and '.join(named)}" in said
+    assert {word for text in said for word in text.split() if word.startswith("serving.")} == set(named)
+
+
+def test_unreadable_evidence_is_not_called_absent(tmp_path):
+    case = papers(tmp_path)
+    (tmp_path / "drafter" / "config.json").unlink()
+    item = everything(case)["config.served-boundaries"]
+    assert item.statement == "not examined: drafter.path could not be read" and item.next_step.startswith("Correct drafter.path in the case file")
 
 
 @pytest.mark.parametrize(("launch", "words"), [

@@ -72,6 +72,46 @@ def test_layers_0_is_dropped_by_old_releases(tmp_path):
     assert new["config.inventory"].status is Status.PASS
 
 
+PARTS = sorted(set(builders.head()) - {"d2t", "t2d", "lm_head.weight", "embed_tokens.weight"})
+
+
+@pytest.mark.parametrize(("engine", "version"), [("sglang", "0.5.9"), ("sglang", "0.5.23"), ("vllm", "0.32.0")])
+@pytest.mark.parametrize("gone", PARTS)
+def test_every_tensor_of_a_head_is_needed(tmp_path, gone, engine, version):
+    """Also a third of a fused module: q_proj fills rows of qkv_proj that nothing else fills."""
+    weights = {k: v for k, v in builders.head().items() if k != gone}
+    item = {f.id: f for f in checkpoint_findings(inspect(papers(tmp_path, weights=weights, engine=engine, version=version)))}["config.inventory"]
+    assert item.status is Status.FAIL and item.fault == "load.tensor-inventory" and version in item.statement
+    assert len(item.observed) == 1 and gone.removesuffix(".weight").rpartition(".")[2] in item.observed[0]
+
+
+@pytest.mark.parametrize(("engine", "version"), [("sglang", "0.5.23"), ("vllm", "0.32.0")])
+@pytest.mark.parametrize("gone", ["q_a_proj", "kv_a_proj_with_mqa", "q_b_proj", "kv_b_proj", "o_proj", "kv_a_layernorm", "up_proj", None])
+def test_every_tensor_of_a_latent_head_is_needed(tmp_path, gone, engine, version):
+    weights = {k: v for k, v in builders.mla_head().items() if gone is None or f".{gone}." not in k}
+    case = papers(tmp_path, weights=weights, engine=engine, version=version, draft=builders.MLA | {"model_type": "kimi_k2"})
+    item = {f.id: f for f in checkpoint_findings(inspect(case))}["config.inventory"]
+    assert item.status is (Status.PASS if gone is None else Status.FAIL), item.statement
+    assert gone is None or any(gone in name for name in item.observed)
+
+
+@pytest.mark.parametrize("gone", [None, "q_proj"])
+def test_the_parts_of_a_quantized_head_count_as_their_modules(tmp_path, gone):
+    """A quantized export names qweight and scales where the plain one names weight."""
+    weights = {}
+    for name, tensor in builders.head().items():
+        quantized = name.endswith("_proj.weight")
+        weights |= {name.removesuffix("weight") + part: tensor.clone() for part in ("qweight", "scales")} if quantized else {name: tensor}
+    weights = {k: v for k, v in weights.items() if gone is None or f".{gone}." not in k}
+    item = {f.id: f for f in checkpoint_findings(inspect(papers(tmp_path, weights=weights, draft={"quantization_config": {"quant_method": "awq"}})))}["config.inventory"]
+    assert item.status is (Status.FAIL if gone else Status.PASS), item.statement
+
+
+def test_names_of_another_world_are_an_inventory_of_nothing(tmp_path):
+    item = {f.id: f for f in checkpoint_findings(inspect(papers(tmp_path, weights={"transformer.wte": builders.weights(4, 4)})))}["config.inventory"]
+    assert item.status is Status.FAIL and "model.fc.weight" in item.observed
+
+
 def test_no_weights_no_verdict(tmp_path):
     assert [f.status for f in checkpoint_findings(inspect(papers(tmp_path)))] == [Status.SKIPPED]
 

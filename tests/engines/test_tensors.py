@@ -65,6 +65,21 @@ def test_input_norm_of_gpt_oss_heads():
     assert loading("sglang", "0.5.17", names, config).loaded["input_norm.weight"] == "model.input_norm.weight"
 
 
+@pytest.mark.parametrize(("engine", "version"), [("sglang", "0.5.23"), ("vllm", "0.33.0")])
+@pytest.mark.parametrize(("top", "nested", "taken"), [(False, True, True), (True, False, False), (True, None, False)])
+def test_norm_before_fc_in_eagle_config_wins(engine, version, top, nested, taken):
+    """sglang 0.5.23 llama_eagle3.py:173 and vllm 0.32.0 llama_eagle3.py:184: eagle_config.get(key, the one at the top), then bool()."""
+    config = {"norm_before_fc": top, "eagle_config": {"norm_before_fc": nested}}
+    answer = loading(engine, version, (*SPECFORGE, "input_norm.weight"), config)
+    assert engine == "vllm" or ("input_norm.weight" in answer.loaded) is taken
+    assert answer.flags["norm_before_fc"] == "honoured"
+
+
+def test_a_layer_count_without_end_is_an_error_not_a_list():
+    answer = loading("sglang", "0.5.23", SPECULATORS, {"num_hidden_layers": 10**9})
+    assert "no drafter has so many layers" in answer.error and len(answer.missing) < 20
+
+
 def test_legacy_aux_norms_are_renamed():
     names = (*SPECFORGE, *(f"aux_norm_{part}.weight" for part in ("low", "mid", "high")))
     assert loading("sglang", "0.5.12", names, {"use_aux_norm": True}).loaded["aux_norm_mid.weight"] == "model.fc_norm.1.weight"

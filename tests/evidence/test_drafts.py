@@ -130,6 +130,11 @@ def test_eagle_3_1_flags_and_legacy_norm_names(tmp_path):
     assert (flags.fc_norm, flags.norm_output, flags.norm_before_fc, flags.norm_before_residual) == (True, True, True, None)
 
 
+def test_the_nested_norm_before_fc_wins_as_in_both_engines(tmp_path):
+    config = builders.LLAMA | {"norm_before_fc": True, "eagle_config": {"norm_before_fc": False}}
+    assert read_draft(builders.write_draft(tmp_path, config, builders.head())).flags.norm_before_fc is False
+
+
 def test_speculators_flags_are_kept_apart_from_absent_ones(tmp_path):
     flags = read_draft(write_draft(tmp_path, speculators_config(), head("layers.0."))).flags
     assert (flags.norm_before_residual, flags.norm_before_fc, flags.fc_norm, flags.norm_output) == (True, False, False, False)

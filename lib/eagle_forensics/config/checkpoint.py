@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from eagle_forensics.config.inspection import Inspection
+from eagle_forensics.config.question import Question
 from eagle_forensics.engines.tensors import LoadAnswer
 from eagle_forensics.evidence.records import Draft
 from eagle_forensics.evidence.tensors import load_array
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 NOTEBOOK = "01_config_inspection"
+INVENTORY = Question("config.inventory", "Does every tensor of the checkpoint reach a parameter, and every parameter a tensor?")
 HEAD_ROWS = 32
 """Rows of lm_head compared with the target's; enough to tell a right map (cosine near 1 when the head started from the target) from a wrong one."""
 ROWS_APART = 0.3
@@ -20,7 +22,7 @@ ROWS_APART = 0.3
 def checkpoint_findings(found: Inspection) -> list[Finding]:
     """Vocabulary map, inventory and widths; one `skipped` where there are no weights."""
     draft = found.draft
-    if draft is None or not draft.tensors:
+    if draft is None or not (draft.tensors or draft.unknown_tensors):
         return [Finding(id="config.checkpoint", question="Do the drafter's tensors fit its config and the engine?", status=Status.SKIPPED,
                         required=False, notebook=NOTEBOOK, statement="not examined: the case has no drafter weights",
                         next_step="Point drafter.path to a folder with the safetensors; headers and slices decide widths, vocabulary map, inventory, layer count, heads, "
@@ -127,13 +129,12 @@ def _head_cosine(found: Inspection, draft: Draft, image: np.ndarray, offsets: np
 
 def _inventory(found: Inspection, draft: Draft) -> list[Finding]:
     answer = found.loads
-    return [] if answer is None else [*([] if answer.error else [_tensors(found, answer)]), *_flags(found, draft, answer)]
+    return [INVENTORY.needs(found, "serving.engine", "serving.version", decides="which tensors are loaded, dropped or stay random")] if answer is None else [*([] if answer.error else [_tensors(found, answer)]), *_flags(found, draft, answer)]
 
 
 def _tensors(found: Inspection, answer: LoadAnswer) -> Finding:
     """The engine's loader drops unknown names and leaves missing parameters uninitialised without a message."""
-    common = {"id": "config.inventory", "question": "Does every tensor of the checkpoint reach a parameter, and every parameter a tensor?",
-              "notebook": NOTEBOOK, "n": len(answer.loaded) + len(answer.dropped) + len(answer.replaced), "unit": "tensors",
+    common = {"id": INVENTORY.id, "question": INVENTORY.text, "notebook": NOTEBOOK, "n": len(answer.loaded) + len(answer.dropped) + len(answer.replaced), "unit": "tensors",
               "evidence": (*(Evidence(note="rule", source=s) for s in answer.sources), *(Evidence(note=f"{n}: {why}") for n, why in answer.dropped.items()),
                            *(Evidence(note=f"{n}: replaced by {by}") for n, by in answer.replaced.items()))}
     if answer.missing:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from eagle_forensics.boundary import format_boundaries, uniform_shift
 from eagle_forensics.config.claims import Claim, claims, compatible
 from eagle_forensics.config.inspection import Inspection
+from eagle_forensics.config.question import Question
 from eagle_forensics.engines.remedy import serve_boundaries
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
@@ -25,8 +26,8 @@ def boundary_findings(found: Inspection) -> list[Finding]:
     """Trained against served boundaries, per execution path; plane count; where the ids were read from."""
     question = "Does the server capture the states the drafter was trained on?"
     if found.served is None:
-        return [_skipped("config.served-boundaries", question, "serving.engine and serving.version, target and drafter configs",
-                         "which boundaries the server captures")]
+        return [Question("config.served-boundaries", question).needs(
+            found, "drafter.path", "target.path", "serving.engine", "serving.version", decides="which boundaries the server captures")]
     findings = [*_captured(found, question)]
     trained = [c for c in claims(found) if c.about == "trained"]
     eager = found.served.boundaries.get("eager")
@@ -54,8 +55,8 @@ def argument_findings(found: Inspection) -> list[Finding]:
     question = "Do the launch arguments take effect as written?"
     answer = found.arguments
     if answer is None:
-        return [_skipped("config.arguments", question, "serving.launch (with serving.engine and serving.version)",
-                         "the effective draft budget and its ceiling")]
+        return [Question("config.arguments", question).needs(
+            found, "serving.engine", "serving.version", "serving.launch", decides="the effective draft budget and its ceiling")]
     evidence = tuple(Evidence(note="rule", source=s) for s in answer.sources)
     effective, raw = answer.effective or {}, answer.raw
     if answer.error:
@@ -199,7 +200,3 @@ def _algorithm(found: Inspection, effective: dict, evidence: tuple[Evidence, ...
         refuted_by="an accept length above 1.00 with this launch line", evidence=evidence,
         remedy=right, next_step="Restart with it and measure again.")]
 
-
-def _skipped(id: str, question: str, missing: str, decides: str) -> Finding:
-    return Finding(id=id, question=question, status=Status.SKIPPED, notebook=NOTEBOOK, required=False,
-                   statement=f"not examined: the case has no {missing}", next_step=f"Add it to the case; it decides {decides}.")

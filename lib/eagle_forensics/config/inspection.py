@@ -55,6 +55,13 @@ class Inspection:
         names = (*(t.name for t in draft.tensors.values()), *draft.unknown_tensors)
         return loading(serving.engine, serving.version, names, draft.config, draft_architecture=draft.architectures[0] if draft.architectures else None)
 
+    def lacking(self, *keys: str) -> tuple[list[str], list[str]]:
+        """Of these keys of the case: those it does not give, and those whose evidence could not be read."""
+        read = {"drafter.path": self.draft, "target.path": self.target, "serving.launch": self.launch, "serving.engine": self.case.serving.engine,
+                "serving.version": self.case.serving.version}
+        broken = [key for key in keys if key in self.problems]
+        return [key for key in keys if not read[key] and key not in broken], broken
+
     def log_lines(self, kind: str) -> tuple[str, ...]:
         """Lines of one kind in the server's log; empty without a log."""
         return tuple(line.text for line in self.log.lines if line.kind == kind) if self.log else ()

@@ -22,7 +22,7 @@ def loading_findings(found: Inspection) -> list[Finding]:
     """Everything about loading that is not the inventory of names (`checkpoint.py`)."""
     draft = found.draft
     if draft is None:
-        return [CLASS.skips("drafter config", "which class loads it")]
+        return [CLASS.needs(found, "drafter.path", decides="which class loads it")]
     bias = [_bias(found, draft)] if "fc.bias" in draft.tensors else []
     shapes = [_head_dims(draft), *bias, _dtype(found, draft)] if draft.tensors else []
     return [_class(found, draft), *_layer_count(found, draft), *shapes, _quantization(found, draft)]
@@ -31,7 +31,7 @@ def loading_findings(found: Inspection) -> list[Finding]:
 def _class(found: Inspection, draft: Draft) -> Finding:
     answer, named = found.loads, ", ".join(draft.architectures) or "none"
     if answer is None:
-        return CLASS.skips("serving.engine and serving.version (SGLang or vLLM)", "whether a drafter class of that release takes this config")
+        return CLASS.needs(found, "serving.engine", "serving.version", decides="whether a drafter class of that release takes this config")
     if not answer.error:
         return CLASS.passes(f"{found.engine} takes this config (architectures: {named})", observed=named, evidence=rules(*answer.sources))
     mapped = sum("midlayer." in t.name or "layers.0." in t.name for t in draft.tensors.values())
@@ -110,7 +110,7 @@ def _expected_rows(draft: Draft) -> dict[tuple[str, int], int | None]:
 def _bias(found: Inspection, draft: Draft) -> Finding:
     tensor, answer = draft.tensors["fc.bias"], found.loads
     if answer is None:
-        return BIAS.skips("serving.engine and serving.version", "whether fc.bias is used")
+        return BIAS.needs(found, "serving.engine", "serving.version", decides="whether fc.bias is used")
     largest = float(abs(load_array(tensor)).max(initial=0.0))
     common = {"observed": largest, "unit": "largest absolute value of fc.bias", "n": tensor.shape[0], "evidence": rules(*answer.sources)}
     if largest == 0:
@@ -128,8 +128,10 @@ def _bias(found: Inspection, draft: Draft) -> Finding:
 
 def _quantization(found: Inspection, draft: Draft) -> Finding:
     rule, answer = table("loading")["quantization"], found.arguments
-    if answer is None or answer.error:
-        return QUANTIZED.skips("usable serving.launch", "whether the draft inherits --quantization")
+    if answer is None:
+        return QUANTIZED.needs(found, "serving.engine", "serving.version", "serving.launch", decides="whether the draft inherits --quantization")
+    if answer.error:
+        return QUANTIZED.skips("launch line that this engine accepts", "whether the draft inherits --quantization")
     own, method = draft.config.get("quantization_config"), answer.effective.get("draft_quantization")
     said = next((line for line in found.log_lines("quantization") if rule["stops_with"] in line), None)
     evidence = (*rules(*answer.sources, rule["source"]), *([Evidence(note=said)] if said else []))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
+
+if TYPE_CHECKING:
+    from eagle_forensics.config.inspection import Inspection
 
 NOTEBOOK = "01_config_inspection"
 
@@ -35,6 +38,17 @@ class Question:
         return self._finding(Status.SKIPPED, f"not examined: the case has no {missing}", {
             "required": False, "next_step": f"Add it to the case; it decides {decides}."})
 
+    def needs(self, found: Inspection, *keys: str, decides: str) -> Finding:
+        """Skipped: names those of `keys` that the case does not give or whose evidence could not be read, and no other."""
+        absent, broken = found.lacking(*keys)
+        parts = [f"the case has no {_listed(absent)}"] if absent else []
+        parts += [f"{_listed(broken)} could not be read"] if broken else []
+        do = [f"add {_listed(absent)}"] if absent else []
+        do += [f"correct {_listed(broken)}"] if broken else []
+        words = " and ".join(parts) or f"no rule is known for {found.engine} and this evidence"
+        step = f"{' and '.join(do)} in the case file" if do else "compare with a release that is known"
+        return self._finding(Status.SKIPPED, f"not examined: {words}", {"required": False, "next_step": f"{step[0].upper()}{step[1:]}; it decides {decides}."})
+
     def _finding(self, status: Status, statement: str, more: dict[str, Any]) -> Finding:
         return Finding(id=self.id, question=self.text, status=status, notebook=NOTEBOOK, statement=statement, **more)
 
@@ -42,6 +56,10 @@ class Question:
 def rules(*sources: str) -> tuple[Evidence, ...]:
     """Sources of engine and trainer rules as evidence."""
     return tuple(Evidence(note="rule", source=source) for source in sources)
+
+
+def _listed(keys: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(keys[:-1]), keys[-1]]))
 
 
 def _competitor(rival: tuple[str, str, str]) -> Competitor:

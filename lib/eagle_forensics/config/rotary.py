@@ -41,7 +41,7 @@ def rotary_findings(found: Inspection) -> list[Finding]:
     """Rotation as trained against as served, and the length it covers."""
     draft = found.draft
     if draft is None:
-        return [ROTATED.skips("drafter config", "the rotary base and scaling of both sides")]
+        return [ROTATED.needs(found, "drafter.path", decides="the rotary base and scaling of both sides")]
     return [_rotation(found, draft), *_reach(found, draft)]
 
 
@@ -80,7 +80,7 @@ def _readings(found: Inspection, draft: Draft) -> tuple[RopeReading, RopeReading
 def _rotation(found: Inspection, draft: Draft) -> Finding:
     trained, served = _readings(found, draft)
     if served is None:
-        return ROTATED.skips("serving.engine and serving.version", "which rotary fields of the config are read")
+        return ROTATED.needs(found, "serving.engine", "serving.version", decides="which rotary fields of the config are read")
     ours, theirs = (_side(r.who, r.rope, _head_dim(draft), draft.max_positions) for r in (trained, served))
     evidence = (*rules(trained.source, served.source), Evidence(note=f"{ours.who}: {_words(ours)}"), Evidence(note=f"{theirs.who}: {_words(theirs)}"))
     if ours.inverse is None or theirs.inverse is None:
@@ -110,7 +110,8 @@ def _reach(found: Inspection, draft: Draft) -> list[Finding]:
     own = found.target.config.get("max_position_embeddings") if found.target else None
     served = asked if isinstance(asked, int) else own if isinstance(own, int) else None
     if served is None or draft.max_positions is None:
-        return [REACH.skips("context length (launch line or target config) or max_position_embeddings of the draft", "whether long prompts leave the draft's range")]
+        lacks = [what for what, value in (("context length (launch line or target config)", served), ("max_position_embeddings of the draft", draft.max_positions)) if value is None]
+        return [REACH.skips(" and no ".join(lacks), "whether long prompts leave the draft's range")]
     common = {"observed": draft.max_positions, "expected": served, "unit": "tokens"}
     if draft.max_positions >= served:
         return [REACH.passes(f"the draft covers {draft.max_positions} positions, {served} are served", **common)]

@@ -74,9 +74,9 @@ def _embedding(found: Inspection, draft: Draft) -> Finding:
         return EMBEDDING.passes("the checkpoint has no embedding: the engine takes the target's, as the trainers that leave it out expect")
     theirs = found.target.tensors.get("embed_tokens.weight") if found.target else None
     if theirs is None:
-        return EMBEDDING.skips("target weights", "whether the draft's embedding is the target's, trained, or noise")
+        return EMBEDDING.skips("embedding of the target" if found.target else "target.path that can be read", "whether the draft's embedding is the target's, trained, or noise")
     if answer is None:
-        return EMBEDDING.skips("serving.engine and serving.version", "whether the draft's embedding or the target's is used")
+        return EMBEDDING.needs(found, "serving.engine", "serving.version", decides="whether the draft's embedding or the target's is used")
     if own.shape[1] != theirs.shape[1]:
         return EMBEDDING.passes(f"the draft has an embedding of its own width {own.shape[1]} (target {theirs.shape[1]}), which no engine replaces")
     relation, replaced = relate(own, theirs), own.name in answer.replaced
@@ -108,7 +108,7 @@ def _head(found: Inspection, draft: Draft) -> Finding:
     tied, absent = bool(draft.config.get("tie_word_embeddings")), "draft_vocab_size" not in draft.config
     null = not absent and draft.config["draft_vocab_size"] is None
     if answer is None:
-        return HEAD.skips("serving.engine and serving.version", "which head the engine uses")
+        return HEAD.needs(found, "serving.engine", "serving.version", decides="which head the engine uses")
     evidence = rules(*answer.sources)
     if own is None:
         source = "the embedding (tied)" if tied else "the target's"

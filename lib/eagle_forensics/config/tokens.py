@@ -24,7 +24,7 @@ def tokenizer_findings(found: Inspection) -> list[Finding]:
     """One finding; skipped where the draft brings no tokenizer."""
     draft, target = found.draft, found.target
     if draft is None or target is None:
-        return [TOKENIZER.skips("drafter and target", "whether ids mean the same text")]
+        return [TOKENIZER.needs(found, "drafter.path", "target.path", decides="whether ids mean the same text")]
     notes = tuple(Evidence(note=f"{key}: target {target.config[key]}, draft config {draft.config[key]} (engines read the target's)")
                   for key in SPECIAL if key in target.config and key in draft.config and target.config[key] != draft.config[key])
     try:
@@ -37,7 +37,8 @@ def tokenizer_findings(found: Inspection) -> list[Finding]:
             return [TOKENIZER.suspects("vocab.tokenizer", f"{sizes}: padding, or another tokenizer", observed=draft.vocab, expected=target.vocab, unit="tokens", evidence=notes,
                                        rival=("a healthy drafter", f"{abs(draft.vocab - target.vocab)} rows", "not rejected: padded tables differ in size too"),
                                        next_step="Put the tokenizer.json the drafter was trained with beside it.")]
-        return [TOKENIZER.skips(f"{FILE} beside drafter and target", f"whether ids mean the same text ({sizes})")]
+        absent = " and ".join(side for side, ids in (("the drafter", ours), ("the target", theirs)) if not ids)
+        return [TOKENIZER.skips(f"{FILE} beside {absent}", f"whether ids mean the same text ({sizes})")]
     shared = ours.keys() & theirs.keys()
     conflicts = sorted(i for i in shared if ours[i] != theirs[i])
     common = {"observed": len(conflicts), "expected": 0, "n": len(shared), "unit": "ids with another text", "evidence": notes}

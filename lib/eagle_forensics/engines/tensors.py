@@ -19,8 +19,15 @@ _ATTENTION = ("self_attn.qkv_proj.weight", "self_attn.o_proj.weight")
 _MLA = ("self_attn.fused_qkv_a_proj_with_mqa.weight", "self_attn.q_a_layernorm.weight", "self_attn.q_b_proj.weight",
         "self_attn.kv_a_layernorm.weight", "self_attn.kv_b_proj.weight", "self_attn.o_proj.weight")
 _REST = ("hidden_norm.weight", "input_layernorm.weight", "post_attention_layernorm.weight", "mlp.gate_up_proj.weight", "mlp.down_proj.weight")
+_PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj"), "fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa")}
+"""A fused module and the modules of a checkpoint that fill it piece by piece."""
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "use_aux_norm", "norm_output", "num_aux_hidden_states", "use_aux_hidden_state",
           "use_last_layernorm")
+
+MOST_LAYERS = 1000
+"""More than any model has; a larger count is a damaged config, and listing its parameters would take minutes."""
+NESTED_FIRST = ("norm_before_fc",)
+"""Flags for which the value in `eagle_config`, null included, wins over the one at the top (sglang 0.5.23 llama_eagle3.py:173, vllm 0.32.0 llama_eagle3.py:184)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class LoadAnswer:
     replaced: Mapping[str, str]
     """File name -> what the engine uses instead of it."""
     missing: tuple[str, ...]
-    """Parameters the engine builds for which the file has nothing: random weights."""
+    """Parameters the engine builds for which the file has nothing, or not all (`qkv_proj.weight[q_proj]`): random weights."""
     flags: Mapping[str, str]
     """Head flag that the config sets -> `honoured`, `ignored` or `default assumed` with the reason."""
     error: str | None
@@ -60,7 +67,7 @@ def loading(engine: str, version: str, names: Iterable[str], flags: Any = None, 
     config = _config(flags)
     at = nearest(name, version, (sglang if name == "sglang" else vllm).releases())
     files = list(dict.fromkeys(names))
-    mla = any("kv_b_proj" in file or "kv_a_proj" in file for file in files)
+    mla = draft_architecture in table("tensors")[name]["mla_classes"] or any("kv_b_proj" in file or "kv_a_proj" in file for file in files)
     notes = [at.note] if at.note else []
     error = _class_error(name, at.release, draft_architecture, mla)
     result = (_sglang if name == "sglang" else _vllm)(files, config, at.release, mla, notes)
@@ -85,7 +92,7 @@ def _sglang(files: list[str], config: Mapping[str, Any], release: str, mla: bool
             continue
         name = _sglang_name(file, named_layers, mla, rules["renames"])
         plain = name.startswith("lm_head") or (since(rules["model_prefix_since"], release) and not mla and name in params)
-        param = name if plain else f"model.{name}"
+        param = _quantized(name if plain else f"model.{name}", params, config)
         if param not in params:
             if not since(rules["model_prefix_since"], release) and ("qkv_proj" in param or "gate_up_proj" in param):
                 error = error or f"KeyError: '{param}'"
@@ -96,8 +103,8 @@ def _sglang(files: list[str], config: Mapping[str, Any], release: str, mla: bool
             loaded[file] = param
     if not any("d2t" in file for file in files) and config.get("draft_vocab_size") not in (None, config.get("vocab_size")):
         notes.append("no d2t: draft id k is taken for target id k although the draft vocabulary is smaller, silently")
-    filled = set(loaded.values()) | (set() if own_embedding else {"model.embed_tokens.weight"})
-    return loaded, dropped, replaced, tuple(sorted(params - filled)), error
+    shared = set() if own_embedding else {"model.embed_tokens.weight"}
+    return loaded, dropped, replaced, _unfilled(params - shared, loaded), error
 
 
 def _sglang_params(config: Mapping[str, Any], release: str, named_layers: bool, mla: bool) -> tuple[set[str], str | None]:
@@ -109,14 +116,16 @@ def _sglang_params(config: Mapping[str, Any], release: str, named_layers: bool, 
         error = f"the MLA draft class builds one layer; the config says {count}" if mla else "ValueError: EAGLE3 currently only supports 1 layer"
     if "target_hidden_size" in config and config["target_hidden_size"] is None:
         error = error or "TypeError: target_hidden_size is null, so the width of fc is None * planes: remove the key"
+    if isinstance(count, int) and count > MOST_LAYERS:
+        error, count = error or f"num_hidden_layers is {count}: no drafter has so many layers", 1
     layers = [f"layers.{i}" for i in range(count)] if named_layers and isinstance(count, int) else ["midlayer"]
     params = {"model.embed_tokens.weight", "model.fc.weight", "model.norm.weight"}
     params |= {f"model.{layer}.{part}" for layer in layers for part in (*(_MLA if mla else _ATTENTION), *_REST)}
-    if not config.get("tie_word_embeddings") and config.get("draft_vocab_size", 0) is not None:
+    if not config.get("tie_word_embeddings") and config.get("draft_vocab_size", None if mla else 0) is not None:
         params.add("lm_head.weight")
     if config.get("bias"):
         params.add("model.fc.bias")
-    if named_layers and (config.get("fc_norm") or config.get("use_aux_norm")):
+    if (named_layers or mla) and (config.get("fc_norm") or config.get("use_aux_norm")):
         planes = config.get("num_aux_hidden_states") or len(config.get("eagle_aux_hidden_state_layer_ids") or ()) or 3
         params |= {f"model.fc_norm.{i}.weight" for i in range(planes)}
     if config.get("norm_before_fc") and not mla and since(rules["honoured_since"]["norm_before_fc"], release):
@@ -134,6 +143,29 @@ def _sglang_name(file: str, named_layers: bool, mla: bool, renames: Mapping[str,
     for old, modern in renames.items() if named_layers else ():
         name = name.replace(old, modern)
     return _fuse(name)
+
+
+def _quantized(param: str, params: set[str], config: Mapping[str, Any]) -> str:
+    """The plain parameter that a tensor of a quantized export (`q_proj.qweight`, `q_proj.weight_packed`) stands for; else as it is."""
+    plain = f"{param.rpartition('.')[0]}.weight"
+    return plain if param not in params and config.get("quantization_config") and plain in params else param
+
+
+def _unfilled(params: set[str], loaded: Mapping[str, str]) -> tuple[str, ...]:
+    """Parameters no file tensor reaches, and of the fused ones the pieces that none reaches."""
+    sources: dict[str, list[str]] = {}
+    for file, param in loaded.items():
+        sources.setdefault(param, []).append(file)
+    missing = []
+    for param in sorted(params):
+        files = sources.get(param)
+        module = param.split(".")[-2]
+        whole = module not in _PARTS or any(f".{module}." in file for file in files or ())
+        if not files:
+            missing.append(param)
+        elif not whole:
+            missing += [f"{param}[{part}]" for part in _PARTS[module] if not any(f".{part}." in file for file in files)]
+    return tuple(missing)
 
 
 def _fuse(name: str) -> str:
@@ -162,10 +194,17 @@ def _vllm(files: list[str], config: Mapping[str, Any], release: str, mla: bool, 
             notes.append(f"{table_name}: shared with the target if equal to its table, else kept as the draft's own")
     if not any("d2t" in file for file in files) and config.get("draft_vocab_size") not in (None, config.get("vocab_size")):
         notes.append("no d2t: the mapping stays zero, draft id k becomes target id k although the draft vocabulary is smaller, silently")
-    missing = tuple(f"model.{part}.weight" for part in ("fc", "norm") if part not in present)
-    if not any(".layers.0." in name for name in loaded.values()):
-        missing += ("model.layers.0.*",)
-    return loaded, dropped, {}, missing, None
+    layers = {"layers.0", *(match[0] for name in loaded.values() if (match := re.search(r"layers\.\d+", name)))}
+    lora = mla and (config.get("q_lora_rank") is not None or not any(".q_proj." in file for file in files))  # else vllm deepseek_v2.py builds q_proj
+    down = _PARTS["fused_qkv_a_proj_with_mqa"] if lora else ("q_proj", "kv_a_proj_with_mqa")
+    attention = (*(f"self_attn.{part}.weight" for part in down), *(part for part in _MLA[1:] if lora or ".q_" not in part)) if mla else _ATTENTION
+    mlp = tuple(f"mlp.{part}.weight" for part in _PARTS["gate_up_proj"]) if mla else ("mlp.gate_up_proj.weight",)
+    parts = (*attention, *mlp, *(part for part in _REST if "gate_up" not in part))
+    params = {"model.norm.weight", *(f"model.{layer}.{part}" for layer in layers for part in parts)}
+    if config.get("use_aux_hidden_state", True):
+        params.add("model.fc.weight")
+    quantized = {name: _quantized(param, params, config) for name, param in loaded.items()}
+    return loaded, dropped, {}, _unfilled(params, quantized), None
 
 
 def _honoured(engine: str, release: str, config: Mapping[str, Any], mla: bool, notes: list[str]) -> dict[str, str]:
@@ -234,4 +273,6 @@ def _config(flags: Any) -> dict[str, Any]:
     if not isinstance(flags, Mapping):
         raise ValueError(f"flags must be the draft's config or a record of flags; got {type(flags).__name__}")
     nested = flags.get("eagle_config")
-    return {**(nested if isinstance(nested, Mapping) else {}), **flags}
+    nested = nested if isinstance(nested, Mapping) else {}
+    first = {key: bool(nested[key]) for key in NESTED_FIRST if key in nested}
+    return {**nested, **flags, **first}

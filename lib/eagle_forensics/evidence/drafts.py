@@ -15,7 +15,7 @@ from typing import Any
 from eagle_forensics.evidence import configs
 from eagle_forensics.evidence.archives import read_torch_index
 from eagle_forensics.evidence.names import HeadSizes, count_layers, map_tensors
-from eagle_forensics.evidence.records import ClaimedIds, Draft, DraftFlags, EvidenceError, TensorInfo
+from eagle_forensics.evidence.records import MOST_IDS, ClaimedIds, Draft, DraftFlags, EvidenceError, TensorInfo
 from eagle_forensics.evidence.targets import lift_text
 from eagle_forensics.evidence.tensors import read_index, read_metadata
 
@@ -93,7 +93,7 @@ def read_draft(path: Path | str) -> Draft:
         max_positions=configs.integer(config, "max_position_embeddings", where=file),
         flags=DraftFlags(
             norm_before_residual=configs.boolean(config, "norm_before_residual", where=file),
-            norm_before_fc=configs.boolean(config if config.get("norm_before_fc") is not None else eagle, "norm_before_fc", where=file),
+            norm_before_fc=configs.boolean(eagle if "norm_before_fc" in eagle else config, "norm_before_fc", where=file),
             fc_norm=configs.boolean(config, "fc_norm", "use_aux_norm", where=file),
             norm_output=configs.boolean(config, "norm_output", where=file),
         ),
@@ -181,6 +181,9 @@ def _claimed_ids(config: Mapping[str, Any], where: Path) -> tuple[ClaimedIds, li
         if not isinstance(value, list):
             notes.append(f"{where.name}: `{place}` is {value!r:.80}; expected a list of integers: it is taken as absent.")
             return None
+        if len(value) > MOST_IDS:
+            raise EvidenceError(f"{where}: `{place}` holds {len(value)} ids ({', '.join(str(v)[:20] for v in value[:4])}, ...); expected one an aux plane, "
+                                f"at most {MOST_IDS}. Write the ids of the layers that fc takes.")
         odd = [v for v in value if isinstance(v, bool) or not isinstance(v, int)]
         if odd:
             notes.append(f"{where.name}: `{place}` holds {odd[0]!r:.40}, which is no integer; expected integers such as [2, 30, 58].")
@@ -283,7 +286,7 @@ class _Claims:
             return "eagle3_mla" if self.config.get("kv_lora_rank") else "eagle3_llama"
         if "mask_hidden" in self.tensors:
             return "peagle"
-        if any(name.endswith("self_attn.kv_b_proj.weight") for name in self.tensors):
+        if any(".self_attn.kv_a_proj_with_mqa." in name or ".self_attn.kv_b_proj." in name for name in self.tensors):
             return "eagle3_mla"
         inputs = self.size("layers.0.self_attn.q_proj.weight", 1) or self.size("layers.0.self_attn.qkv_proj.weight", 1)
         if inputs is not None and hidden and inputs == 2 * hidden:

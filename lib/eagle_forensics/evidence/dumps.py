@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from eagle_forensics.evidence.layouts import LAYOUTS, Layout, layout_of, open_sample
-from eagle_forensics.evidence.records import DumpInfo, EvidenceError, Plane, Sample
+from eagle_forensics.evidence.records import MOST_IDS, DumpInfo, EvidenceError, Plane, Sample
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".ckpt.gz", ".safetensors")
 SIDE_FILES = re.compile(r"(cache|vocab_mapping|token_freq|training_state|optimizer|scheduler|rng_state|d2t|t2d)\b.*"
@@ -250,7 +250,7 @@ def _layer_ids(path: Path, notes: list[str]) -> tuple[int, ...] | None:
         return None
     inner = config.get("hidden_states")
     ids = (inner if isinstance(inner, dict) else config).get("layer_ids")
-    if isinstance(ids, list) and ids and all(type(i) is int for i in ids):
+    if isinstance(ids, list) and 0 < len(ids) <= MOST_IDS and all(type(i) is int for i in ids):
         return tuple(ids)
     notes.append(f"{path.name} holds no list of layer ids; it is left out.")
     return None

@@ -19,6 +19,10 @@ class EvidenceError(ValueError):
     """Evidence that cannot be read; the message names the file, what was expected and what to do."""
 
 
+MOST_IDS = 1000
+"""More than any model has layers; a longer list of ids is a damaged file, and every rule that walks it would crawl."""
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """A tensor as its file's header describes it; no data read."""
