@@ -131,8 +131,8 @@ def test_eagle_3_1_flags_and_legacy_norm_names(tmp_path):
 
 
 def test_the_nested_norm_before_fc_wins_as_in_both_engines(tmp_path):
-    config = builders.LLAMA | {"norm_before_fc": True, "eagle_config": {"norm_before_fc": False}}
-    assert read_draft(builders.write_draft(tmp_path, config, builders.head())).flags.norm_before_fc is False
+    config = LLAMA | {"norm_before_fc": True, "eagle_config": {"norm_before_fc": False}}
+    assert read_draft(write_draft(tmp_path, config, head())).flags.norm_before_fc is False
 
 
 def test_speculators_flags_are_kept_apart_from_absent_ones(tmp_path):

@@ -15,7 +15,14 @@ from typing import Any
 from eagle_forensics.evidence import configs
 from eagle_forensics.evidence.archives import read_torch_index
 from eagle_forensics.evidence.names import HeadSizes, count_layers, map_tensors
-from eagle_forensics.evidence.records import MOST_IDS, ClaimedIds, Draft, DraftFlags, EvidenceError, TensorInfo
+from eagle_forensics.evidence.records import (
+    MOST_IDS,
+    ClaimedIds,
+    Draft,
+    DraftFlags,
+    EvidenceError,
+    TensorInfo,
+)
 from eagle_forensics.evidence.targets import lift_text
 from eagle_forensics.evidence.tensors import read_index, read_metadata
 
