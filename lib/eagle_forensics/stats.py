@@ -5,7 +5,7 @@ Tokens of one sequence are correlated, so every interval over tokens resamples *
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -252,3 +252,19 @@ def line(x: Sequence[float], y: Sequence[float]) -> Line:
     return Line(Estimate(float(a), float(a - half_a), float(a + half_a), len(xs), len(xs), method),
                 Estimate(float(b), float(b - half_b), float(b + half_b), len(xs), len(xs), method),
                 sd, tuple(map(tuple, covariance.tolist())), dof)
+
+
+def function_of_sums(function: Callable[[np.ndarray], np.ndarray], columns: np.ndarray, n: int, *, seed: int = 0) -> Estimate:
+    """A smooth function of several sums over sequences, bootstrap over sequences (below `FEW`: jackknife with t).
+
+    `columns` [sequences, c]: what each sequence adds to each sum. `function` maps sums [..., c] to values [...].
+    """
+    columns = np.asarray(columns, float)
+    m, value = len(columns), float(function(columns.sum(0)))
+    if m < 2:
+        return Estimate(value, -np.inf, np.inf, n, m, "one sequence: no interval")
+    if m < FEW:
+        without = function(columns.sum(0) - columns)
+        half = float(_scipy.t.ppf((1 + LEVEL) / 2, m - 1) * np.sqrt((m - 1) / m * np.square(without - without.mean()).sum()))
+        return Estimate(value, value - half, value + half, n, m, f"jackknife t over {m} sequences")
+    return interval_of(function(_resampled(columns, seed)), value, n, f"bootstrap over {m} sequences")

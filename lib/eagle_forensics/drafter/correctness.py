@@ -32,6 +32,8 @@ class SequenceCorrectness:
     in_vocabulary: np.ndarray
     """[P, K] whether the drafter's vocabulary holds the true token at all."""
     spans: tuple[Span, ...]
+    vocabulary: np.ndarray
+    """[Vd] target id of each draft id: all the drafter can say."""
 
     @property
     def valid(self) -> np.ndarray:
@@ -148,7 +150,7 @@ def judge(item: Recorded, draft_ids: torch.Tensor, target_ids: torch.Tensor) -> 
     truth = np.where(valid, item.input_ids.numpy()[np.minimum(at, last)], NO_TOKEN)
     meaning = target_ids.numpy()
     return SequenceCorrectness(item.sample_id, item.group, positions, meaning[draft_ids.numpy()], truth,
-                               np.isin(truth, meaning) & valid, spans(item.loss_mask))
+                               np.isin(truth, meaning) & valid, spans(item.loss_mask), meaning)
 
 
 def paired_accuracy(first: Correctness, second: Correctness, step: int = 0, *, level: float = stats.LEVEL) -> stats.Estimate:
