@@ -2,7 +2,7 @@
 
     python -m tests.engines.check_wheels FOLDER [--engine sglang|vllm] [--verbose]
 
-Every subfolder of FOLDER that holds the engine's package is read (`pip download --no-deps`, then unzip). Marks: + agrees, - differs, . the
+Every subfolder of FOLDER that holds the engine's package is read (`pip download --no-deps` and unzip, or the source archive). Marks: + agrees, - differs, . the
 class cannot capture yet. Exits with 1 if anything differs.
 """
 

@@ -88,6 +88,12 @@ VLLM = [
     (61, "v2", "0.26.0", "nested_layer_ids", (3, 31, 59), (2, 30, 58)),
     (61, "v2", "0.28.0", "nested_layer_ids", (3, 31, 59), (3, 31, 59)),
     (61, "v1", "0.28.0", "nested_layer_ids", (3, 31, 59), (2, 30, 58)),
+    (61, "v1", "0.21.0", "nested", (1, 29, 57), (2, 30, 58)),
+    (61, "v1", "0.22.0", "nested", (1, 29, 57), (1, 29, 57)),
+    (61, "v2", "0.17.0", "top_level", (1, 29, 57), (1, 29, 57)),
+    (61, "v2", "0.27.0", "nested_layer_ids", (3, 31, 59), (3, 31, 59)),
+    (30, "v1", "0.17.1", "top_level", (0, 2, 15), CRASH),
+    (30, "v1", "0.18.0", "top_level", (0, 2, 15), (0, 2, 15)),
     (61, "v1", "0.33.0", "nested", (-1, 2, 30), CRASH),
     (61, "v2", "0.33.0", "nested", (-1, 2, 30), (2, 30, 58)),
     (61, "v2", "0.33.0", "top_level", (-1, 2, 30), CRASH),
@@ -112,8 +118,8 @@ def test_vllm_captures(layers, runner, version, place, ids, boundaries):
 @pytest.mark.parametrize(("version", "ids", "boundaries", "error"), [
     ("0.33.0", (0, 30, 58), CRASH, "TypeError"),
     ("0.24.0", (24, 30, 61), CRASH, "never captured: [61]"),
-    ("0.26.0", (24, 30, 61), (24, 30, 61), None),
-    ("0.16.0", (2, 30, 58), CRASH, "does not support EAGLE3"),
+    ("0.25.0", (24, 30, 61), (24, 30, 61), None),
+    ("0.17.1", (2, 30, 58), CRASH, "does not support EAGLE3"),
 ])
 def test_vllm_deepseek_targets_differ(version, ids, boundaries, error):
     answer = resolve_layers("vllm", version, model_type="deepseek_v3", layers=61, ids=ids, runner="v1")
@@ -223,6 +229,23 @@ def test_vllm_default_runner_and_the_note_on_the_other_one():
     assert any("upgrade hazard: from vllm 0.29.0 on" in note for note in old.notes)
 
 
+@pytest.mark.parametrize(("version", "model_type", "runner"), [
+    ("0.21.0", "qwen3", "v1"), ("0.22.0", "qwen3", "v2"), ("0.22.1", "llama", "v1"), ("0.23.0", "llama", "v2"), ("0.24.0", "qwen2", "v1"),
+    ("0.25.0", "qwen2", "v2"), ("0.28.0", "qwen3_moe", "v1"), ("0.29.0", "qwen3_moe", "v2"),
+])
+def test_vllm_default_runner_by_release(version, model_type, runner):
+    assert vllm.default_runner(version, model_type)[0] == runner
+
+
+@pytest.mark.parametrize(("version", "model_type", "able"), [
+    ("0.10.0", "llama", True), ("0.10.0", "qwen3", False), ("0.10.1", "qwen3", True), ("0.10.2", "qwen2", True), ("0.10.2", "gpt_oss", False),
+    ("0.11.0", "gpt_oss", True), ("0.11.1", "qwen3_moe", True), ("0.17.1", "arcee", False), ("0.18.0", "arcee", True),
+])
+def test_vllm_classes_that_can_capture(version, model_type, able):
+    answer = resolve_layers("vllm", version, model_type=model_type, layers=36)
+    assert (answer.error is None) == able
+
+
 def test_no_cuda_graph_means_no_graph_path():
     answer = resolve_layers("sglang", "0.5.9", model_type="llama", layers=30, ids=(2, 15, 27), cuda_graph=False)
     assert answer.boundaries == {"eager": (3, 16, 28), "graph": None} and answer.error is None
@@ -234,7 +257,7 @@ def test_trtllm_minus_one_is_the_last_layer_after_the_norm():
     assert resolve_layers("tensorrt-llm", "1.0", model_type="llama", layers=30, ids=(1, 14, 77)).error
 
 
-@pytest.mark.parametrize(("engine", "version", "model_type"), [("sglang", "0.5.24", "llama"), ("sglang", "0.5.23", "nonesuch"), ("vllm", "0.27.0", "llama")])
+@pytest.mark.parametrize(("engine", "version", "model_type"), [("sglang", "0.5.24", "llama"), ("sglang", "0.5.23", "nonesuch"), ("vllm", "0.15.0", "llama")])
 def test_what_was_not_read_is_marked(engine, version, model_type):
     answer = resolve_layers(engine, version, model_type=model_type, layers=30, ids=(1, 14, 26))
     assert answer.assumed and answer.boundaries["eager"] is not None

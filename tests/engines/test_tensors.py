@@ -100,7 +100,7 @@ def test_mla_drafts():
     ("0.33.0", {"speculators_model_type": "eagle3"}, "norm_before_residual", "default assumed: True"),
     ("0.24.0", {"norm_output": True}, "norm_output", "honoured"),
     ("0.24.0", {"norm_output": True, "speculators_model_type": "eagle3"}, "norm_output", "ignored before vllm 0.26.0"),
-    ("0.20.2", {"fc_norm": True}, "fc_norm", "ignored before vllm 0.22.1"),
+    ("0.20.2", {"fc_norm": True}, "fc_norm", "ignored before vllm 0.22.0"),
 ])
 def test_vllm_flags(version, config, flag, text):
     assert loading("vllm", version, SPECFORGE, config).flags[flag].startswith(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from eagle_forensics.evidence.cache import cache_folder
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = {
     "sglang": ("srt/models/", "srt/model_executor/", "srt/arg_groups/", "srt/server_args.py", "srt/environ.py"),
-    "vllm": ("v1/worker/gpu_model_runner.py", "v1/worker/gpu/spec_decode/", "config/", "model_executor/models/"),
+    "vllm": ("v1/worker/gpu_model_runner.py", "v1/worker/gpu/spec_decode/", "v1/spec_decode/", "config/", "model_executor/models/"),
 }
 
 
@@ -26,7 +27,8 @@ def source_of(engine: str, distribution: str, version: str) -> Path:
         if (site / engine).is_dir() and open_tree(engine, site).version == version:
             return site
     folder = cache_folder() / "engines" / f"{distribution}-{version}"
-    if not folder.is_dir():
+    if not all((folder / engine / part).exists() for part in NEEDED[engine]):  # none, or one of an earlier list
+        shutil.rmtree(folder, ignore_errors=True)
         _download(engine, f"{distribution}=={version}", folder)
     return folder
 

@@ -59,7 +59,7 @@ def capture(version: str, *, model_type: str, layers: int, claimed: ClaimedIds, 
             notes=tuple(notes), sources=tuple(dict.fromkeys(sources)), assumed=at.assumed or row is None or not sure), chosen
 
     if row is not None and not since(row["supported_since"], at.release):
-        notes.append(f"{row['cls']} supports EAGLE-3 capture from about vLLM {row['supported_since']}")
+        notes.append(f"{row['cls']} supports EAGLE-3 capture from vLLM {row['supported_since']}")
         return answer("default", None, None, None, table(ENGINE)["unsupported"])
     if claimed.use_aux_hidden_state is False:
         notes.append("eagle_config.use_aux_hidden_state is false: no boundary is captured, the drafter is fed the last state after the final norm")
@@ -91,7 +91,7 @@ def write(version: str, *, model_type: str, layers: int, boundaries: Sequence[in
         return WriteAnswer(None, key, error=f"vLLM {release} never reads layer ids: it captures {list(default_boundaries(layers))}")
     row = family_of(table(ENGINE)["family"], model_type, architecture)
     if row is not None and not since(row["supported_since"], release):
-        return WriteAnswer(None, key, error=f"{row['cls']} supports EAGLE-3 capture only from about vLLM {row['supported_since']}")
+        return WriteAnswer(None, key, error=f"{row['cls']} supports EAGLE-3 capture only from vLLM {row['supported_since']}")
     reached, error = _reach(wanted, layers, row, release)
     if error or reached != wanted:
         return WriteAnswer(None, key, error=error)
@@ -106,8 +106,8 @@ def _runner(release: str, model_type: str, asked: str | None) -> tuple[str, bool
         name = RUNNERS.get(str(asked).strip().lower())
         if name is None:
             raise ValueError(f"unknown vLLM runner {asked!r}; expected 'v1' or 'v2' (env VLLM_USE_V2_MODEL_RUNNER=0 or 1)")
-        if name == "v2" and not since("0.18.1", release):
-            return "v1", True, "vllm 0.18.1: first release with the V2 runner", [f"vLLM {release} has no V2 runner; V1 answers"]
+        if name == "v2" and not since(table(ENGINE)["v2_since"], release):
+            return "v1", True, "vllm 0.17.0: first release whose V2 runner runs EAGLE-3", [f"the V2 runner of vLLM {release} has no EAGLE-3; V1 answers"]
         return name, True, "vllm: env VLLM_USE_V2_MODEL_RUNNER chooses the runner", []
     name, sure, why = default_runner(release, model_type)
     notes = [f"runner {name.upper()}, the default of vLLM {release} for {model_type}" + ("" if sure else " (from an incomplete list: check the log)")]
@@ -134,7 +134,7 @@ def _read_ids(places: Sequence[str], claimed: ClaimedIds, runner: str, release: 
 def _other_runner(ids: tuple[Any, ...] | None, claimed: ClaimedIds, runner: str, release: str, notes: list[str]) -> None:
     """Note when the release's other runner would read the same config differently."""
     other = "v1" if runner == "v2" else "v2"
-    if not since("0.18.1", release):
+    if not since(table(ENGINE)["v2_since"], release):
         return
     theirs = next((getattr(claimed, place) for place in _resolver(other, release)["places"] if getattr(claimed, place) is not None), None)
     if theirs != ids:

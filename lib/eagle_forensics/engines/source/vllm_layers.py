@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 from eagle_forensics.engines import vllm
@@ -19,6 +20,7 @@ RESOLVERS = {
     "v1": ("v1/worker/gpu_model_runner.py", "_get_eagle3_aux_layers_from_config"),
     "v2": ("v1/worker/gpu/spec_decode/eagle/eagle3_utils.py", "get_eagle3_aux_layers_from_config"),
 }
+PROPOSERS = ("v1/spec_decode/eagle.py", "v1/spec_decode/llm_base_proposer.py")
 INTERFACES, CONFIG = "model_executor/models/interfaces.py", "config/vllm.py"
 CONFIGS: tuple[tuple[str, dict[str, Any], ClaimedIds], ...] = (
     ("no ids", {}, ClaimedIds()),
@@ -148,7 +150,7 @@ def _model() -> Any:
     """A model of LAYERS layers, with the language model that a multimodal class asks in its place (answered under its own name)."""
     inner = _Config({"layers": [None] * LAYERS, "config": Anything(num_hidden_layers=LAYERS)})
     language = Anything(model=inner, config=inner.config)
-    return Anything(model=inner, config=inner.config, language_model=language, get_language_model=lambda: language)
+    return Anything(model=inner, decoder=inner, config=inner.config, language_model=language, get_language_model=lambda: language)
 
 
 def _abstract(node: ast.FunctionDef) -> bool:
@@ -179,11 +181,11 @@ def check_capture(tree: Tree, ledger: Ledger) -> None:
     for field in ("embedding_since", "final_since"):
         ledger.compare(f"classes with the mixin: {field.removesuffix('_since')} boundary captured", since(rules[field], tree.version),
                        rules["mixin_source"], mixin, f"vllm {tree.version} {INTERFACES}")
+    _support(tree, ledger)
     row = next(row for row in rules["family"] if row["name"] == "deepseek_v2")
     text = tree.models.get("deepseek_v2", "")
     at = f"vllm {tree.version} model_executor/models/deepseek_v2.py"
     supported = "aux_hidden_state_layers" in text
-    ledger.compare("DeepseekV2ForCausalLM: can capture", since(row["supported_since"], tree.version), row["source"], supported, at)
     if supported:
         ledger.compare("DeepseekV2ForCausalLM: boundary L captured", since(row["final_since"], tree.version), row["source"],
                        "self.end_layer in self.aux_hidden_state_layers" in text, at)
@@ -194,5 +196,28 @@ def check_capture(tree: Tree, ledger: Ledger) -> None:
     for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "num_aux_hidden_states"):
         ledger.compare(f"draft flag {flag}: read", since(tensors["honoured_since"][flag], tree.version), tensors["source"],
                        f'"{flag}"' in draft or f"config.{flag}" in draft, f"vllm {tree.version} model_executor/models/llama_eagle3.py")
+    readers = [tree.read(file) or "" for file in PROPOSERS]
+    ledger.compare("draft flag use_aux_hidden_state: read", since(tensors["honoured_since"]["use_aux_hidden_state"], tree.version), tensors["source"],
+                   any('"use_aux_hidden_state"' in text for text in readers), f"vllm {tree.version} {' or '.join(PROPOSERS)}")
     ledger.compare("an MLA draft class exists", since(tensors["mla_since"], tree.version), tensors["source"], "deepseek_eagle3" in tree.models,
                    f"vllm {tree.version} model_executor/models/deepseek_eagle3.py")
+
+
+def _support(tree: Tree, ledger: Ledger) -> None:
+    """From which release on each class of the table can capture."""
+    for row in table("vllm")["family"]:
+        for architecture in row["architectures"]:
+            file = next((file for file, text in sorted(tree.models.items()) if file != "config" and f"class {architecture}(" in text), None)
+            if file is not None:
+                ledger.compare(f"{architecture}: can capture", since(row["supported_since"], tree.version), f"vllm.toml: {row['name']}",
+                               _can_capture(tree.models[file], architecture), f"vllm {tree.version} model_executor/models/{file}.py")
+
+
+def _can_capture(text: str, cls: str) -> bool:
+    """Whether a class, or one it inherits from in the same file or LlamaForCausalLM, is told which layers to capture."""
+    found = re.search(rf"class {cls}\((.*?)\):(.*?)(?=\nclass |\Z)", text, re.DOTALL)
+    if found is None:
+        return cls == "LlamaForCausalLM"
+    bases, body = found.groups()
+    return "SupportsEagle3" in bases or "def set_aux_hidden_state_layers" in body or any(
+        _can_capture(text, base) for base in re.findall(r"\w+ForCausalLM", bases))
