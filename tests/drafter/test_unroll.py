@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from eagle_forensics.drafter import arithmetic, attention
 from eagle_forensics.drafter import unroll as unrolling
 from eagle_forensics.drafter.fuse import Projections
 from eagle_forensics.drafter.unroll import chunks, states, unroll
@@ -77,7 +78,8 @@ def test_sequences_do_not_see_each_other():
 def test_results_do_not_depend_on_chunks_or_score_blocks(monkeypatch):
     model, items = tiny.drafter(tiny.weights(6)), [tiny.sequence(s, 12 + s, 4) for s in range(6)]
     whole = evaluate(model, items, Wiring(PLANES))
-    monkeypatch.setattr(unrolling, "SCORE_ELEMENTS", 64)
+    monkeypatch.setattr(attention, "SCORE_ELEMENTS", 64)
+    monkeypatch.setattr(arithmetic, "SCORE_ELEMENTS", 64)
     monkeypatch.setattr(unrolling.chunks, "__defaults__", (14,))
     pieces = evaluate(model, items, Wiring(PLANES))
     for a, b in zip(whole.sequences, pieces.sequences, strict=True):
@@ -142,5 +144,5 @@ def test_large_vocabularies_go_through_the_head_in_parts(monkeypatch):
     chunk = next(chunks(item, 2))
     hidden = Projections(model, chunk.planes(PLANES)).hidden(PLANES)
     whole = unroll(model, chunk, hidden, 2)
-    monkeypatch.setattr(unrolling, "SCORE_ELEMENTS", 3 * tiny.DRAFT_VOCAB)
+    monkeypatch.setattr(arithmetic, "SCORE_ELEMENTS", 3 * len(chunk.rows))
     assert torch.equal(unroll(model, chunk, hidden, 2), whole)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from eagle_forensics.drafter.arithmetic import linear
 from eagle_forensics.drafter.model import Drafter
 from eagle_forensics.drafter.recorded import ZERO
 
@@ -44,7 +45,7 @@ class Projections:
         if unknown:
             raise ValueError(f"no plane {unknown[0]!r}; at hand: {', '.join(self._planes)}, {ZERO}")
         bias = drafter.fc_bias if drafter.fc_bias is not None else 0
-        total = torch.zeros(self._length, drafter.hidden, dtype=drafter.dtype)
+        total = torch.zeros(self._length, drafter.hidden, dtype=drafter.dtype, device=drafter.device)
         used = [(i, n) for i, n in enumerate(names) if n != ZERO]
         scale = None
         if norm_before_fc and used:
@@ -62,7 +63,7 @@ class Projections:
     def _input(self, name: str, normed: bool) -> tuple[torch.Tensor, torch.Tensor]:
         key = (name, normed)
         if key not in self._inputs:
-            x = self._planes[name].to(self._drafter.dtype)
+            x = self._planes[name].to(self._drafter.device, self._drafter.dtype)
             if normed:
                 x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._drafter.eps)
             self._inputs[key] = (x, x.square().mean(-1))
@@ -79,5 +80,5 @@ class Projections:
                 power = x.square().mean(-1)
             if per_plane:
                 x = x * drafter.fc_norm[block]
-            self._products[key] = (x @ drafter.fc[:, columns].T, power)
+            self._products[key] = (linear(x, drafter.fc[:, columns]), power)
         return self._products[key]

@@ -1,6 +1,8 @@
-"""Rotary position embedding of the drafter: the rotation (NeoX layout). The frequencies are `engines.rotary`."""
+"""Rotary position embedding of the drafter: the rotation, in the NeoX layout or interleaved. The frequencies are `engines.rotary`."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -23,9 +25,24 @@ def rotation_table(inverse: torch.Tensor, factor: float, length: int, dtype: tor
     return (angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate the first 2*cos.shape[-1] dimensions of x [N, heads, D] (NeoX halves); the rest passes."""
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool = False) -> torch.Tensor:
+    """Rotate the first 2*cos.shape[-1] dimensions of x [N, heads, D]; the rest passes.
+
+    NeoX pairs dimension i with i + half; interleaved (DeepSeek) pairs 2i with 2i + 1 and keeps them there.
+    """
     half = cos.shape[-1]
     cos, sin = cos[:, None], sin[:, None]
-    first, second, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
+    turned, rest = x[..., :2 * half], x[..., 2 * half:]
+    first, second = (turned[..., 0::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+    pair = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat((torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1), rest), -1)
+
+
+def score_gain(rope: Rope) -> float:
+    """What DeepSeek's attention multiplies its scores by under yarn: (0.1 mscale_all_dim ln(factor) + 1)^2, else 1.
+
+    Source: SGLang 0.5.23 `compute_mla_mscale_scaling`; transformers `modeling_deepseek_v3.py`.
+    """
+    scaling = rope.scaling or {}
+    factor, weight = float(scaling.get("factor") or 1.0), float(scaling.get("mscale_all_dim") or 0.0)
+    return (0.1 * weight * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0

@@ -16,16 +16,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 
 from eagle_forensics.drafter import rope as rotary
-from eagle_forensics.drafter.model import Drafter, Layer, mlp, rms_norm
+from eagle_forensics.drafter.arithmetic import largest, rms_norm
+from eagle_forensics.drafter.attention import Bounds, Turn, attend
+from eagle_forensics.drafter.model import Drafter
 from eagle_forensics.drafter.recorded import Recorded, chain_rows
 
 CHUNK_TOKENS = 2048
 """Tokens run together: enough for full matrix products, few enough for bounded memory."""
-SCORE_ELEMENTS = 1 << 24
-"""Attention scores held at once (64 MiB in float32)."""
+CHUNK_VALUES = 3 << 20
+"""Values of one plane run together, for wide targets: 438 tokens of 7168 (the states, keys and products of a token take about 60 times its plane)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Chunk:
     """(start, stop) of each sequence in N."""
     row_bounds: tuple[tuple[int, int], ...]
     """(start, stop) of each sequence's rows in R."""
-    _embedded: dict = field(default_factory=dict, repr=False)
+    _shares: dict = field(default_factory=dict, repr=False)
 
     def planes(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """name -> [N, Ht]. ValueError for a plane that a sequence does not have."""
@@ -55,20 +56,24 @@ class Chunk:
                 raise ValueError(f"sequence {item.sample_id}: no plane {missing[0]!r}; at hand: {', '.join(item.planes)}")
         return {n: torch.cat([s.planes[n] for s in self.sequences]) for n in names}
 
-    def embedded(self, drafter: Drafter) -> torch.Tensor:
-        """[N, (NH + 2 NKV) D]: the embedding's share of q, k, v for every token; the same for all wirings and steps."""
+    def text(self, drafter: Drafter, at: torch.Tensor, shift: int) -> list[torch.Tensor]:
+        """`embedding_shares` of the text's tokens `shift` after positions `at`, those beyond a sequence's end held at its last token.
+
+        Computed once a token: they are the same for all wirings and steps.
+        """
         layer = drafter.layers[0]
-        if id(layer) not in self._embedded:
-            e = rms_norm(drafter.embedding[self.tokens].to(drafter.dtype), layer.embedding_norm, drafter.eps)
-            self._embedded[id(layer)] = F.linear(e, layer.qkv_embedding, layer.qkv_bias)
-        return self._embedded[id(layer)]
+        if id(layer) not in self._shares:
+            self._shares[id(layer)] = embedding_shares(drafter, self.tokens)
+        token = torch.minimum((at + shift).clamp_min(0), self.last[at])
+        return [share[token] for share in self._shares[id(layer)]]
 
 
 def chunks(sequences: Sequence[Recorded], steps: int, tokens: int = CHUNK_TOKENS) -> Iterator[Chunk]:
-    """The sequences in order, grouped up to `tokens` tokens (a longer one alone), with the rows that `steps` steps predict from."""
+    """The sequences in order, grouped up to `tokens` tokens or CHUNK_VALUES (a longer one alone), with the rows that `steps` steps predict from."""
     group: list[Recorded] = []
     for item in sequences:
-        if group and sum(map(len, group)) + len(item) > tokens:
+        room = min(tokens, CHUNK_VALUES // max(plane.shape[1] for plane in item.planes.values()))
+        if group and sum(map(len, group)) + len(item) > room:
             yield _chunk(group, steps)
             group = []
         group.append(item)
@@ -90,87 +95,99 @@ def _chunk(group: list[Recorded], steps: int) -> Chunk:
         torch.repeat_interleave(torch.tensor([stop - 1 for _, stop in bounds]), lengths), torch.cat(rows), tuple(bounds), tuple(row_bounds))
 
 
-def unroll(drafter: Drafter, chunk: Chunk, hidden: torch.Tensor, steps: int, *, token_shift: int = 1) -> torch.Tensor:
-    """Draft-vocabulary argmax [R, steps] of every response position and step. `hidden`: step 0's state, [N, H].
+def unroll(drafter: Drafter, chunk: Chunk, hidden: torch.Tensor, steps: int, *, token_shift: int = 1, own: torch.Tensor | None = None) -> torch.Tensor:
+    """Draft-vocabulary argmax [R, steps] of every response position and step, in main memory. `hidden`: step 0's state, [N, H].
 
-    `token_shift` 1 is the contract (step k at t reads the embedding of x_{t+1+k}).
+    `token_shift` 1 is the contract (step k at t reads the embedding of x_{t+1+k}). `own` None feeds the text's tokens (teacher-forced);
+    the target ids [Vd] of all draft ids feed the chain its own tokens from step 1 on, as a server does.
     """
     with torch.inference_mode():
-        return torch.stack([logit_argmax(drafter, h) for h in states(drafter, chunk, hidden, steps, token_shift=token_shift)], 1)
+        found = []
+        for h in states(drafter, chunk, hidden, steps, token_shift=token_shift, own=own):
+            found.append(draft_ids(drafter, h)[:, 0])
+        return torch.stack(found, 1).cpu()
 
 
-def states(drafter: Drafter, chunk: Chunk, hidden: torch.Tensor, steps: int, *, token_shift: int = 1) -> Iterator[torch.Tensor]:
-    """The hidden state before the last norm, [R, H], step by step."""
-    inverse, factor = rotary.frequencies(drafter.rope, drafter.head_dim, drafter.max_positions)
-    cos, sin = rotary.rotation_table(inverse, factor, int(chunk.position.max()) + steps, drafter.dtype)
-    embedded = chunk.embedded(drafter)
-    sizes = (drafter.heads, drafter.kv_heads, drafter.kv_heads)
-    keys: list[tuple[torch.Tensor, torch.Tensor]] = []
-    diagonals: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in drafter.layers]
-    at, h = torch.arange(len(chunk.tokens)), hidden
-    for step in range(steps):
-        token = torch.minimum((at + token_shift + step).clamp_min(0), chunk.last[at])
-        position = chunk.position[at] + step
+def draft_ids(drafter: Drafter, h: torch.Tensor, count: int = 1) -> torch.Tensor:
+    """[R, count] draft ids of the largest logits of states [R, H], falling."""
+    return largest(rms_norm(h, drafter.norm, drafter.eps), drafter.head, drafter.head_bias, count)[1]
+
+
+def states(drafter: Drafter, chunk: Chunk, hidden: torch.Tensor, steps: int, *, token_shift: int = 1, own: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
+    """The hidden state before the last norm, [R, H], step by step; arguments as of `unroll`."""
+    chains = Chains(drafter, chunk, hidden, steps, chunk.text(drafter, torch.arange(len(chunk.tokens)), token_shift))
+    yield chains.state
+    for step in range(1, steps):
+        if own is None:
+            chains.step(shares=chunk.text(drafter, chunk.rows, token_shift + step))
+        else:
+            chains.step(tokens=own[draft_ids(drafter, chains.state)[:, 0].cpu()])
+        yield chains.state
+
+
+class Chains:
+    """The chains of all rows of a chunk, one step at a time. Keys of step 0 are shared, those of later steps are each chain's own."""
+
+    def __init__(self, drafter: Drafter, chunk: Chunk, hidden: torch.Tensor, steps: int, token_shares: Sequence[torch.Tensor]) -> None:
+        """Step 0 of all tokens: `hidden` [N, H] from `fuse`, `token_shares` as of `Chunk.text`. `steps`: as many will be taken at most."""
+        self.drafter, self._chunk, self.at = drafter, chunk, chunk.rows
+        first = drafter.layers[0].attention
+        inverse, factor = rotary.frequencies(drafter.rope, first.rotated, drafter.max_positions)
+        table = rotary.rotation_table(inverse, factor, int(chunk.position.max()) + steps, drafter.dtype)
+        self._cos, self._sin = (t.to(drafter.device) for t in table)
+        self._keys: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._own: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in drafter.layers]
+        self.taken = 0
+        everyone = torch.arange(len(chunk.tokens))
+        h = hidden
         for index, layer in enumerate(drafter.layers):
-            normed = rms_norm(h, layer.hidden_norm, drafter.eps)
-            if index == 0:
-                residual = normed if drafter.flags.norm_before_residual else h
-                qkv = F.linear(normed, layer.qkv_hidden) + embedded[token]
-            else:
-                residual, qkv = h, F.linear(normed, layer.qkv_hidden, layer.qkv_bias)
-            q, k, v = qkv.view(len(at), -1, drafter.head_dim).split(sizes, 1)
-            q, k = _position(drafter, layer, q, k, cos[position], sin[position])
-            if step:
-                diagonals[index].append((k, v))
-            else:
-                keys.append((k, v))
-            if step == 0 and index == len(drafter.layers) - 1:
-                at, q, residual = chunk.rows, q[chunk.rows], residual[chunk.rows]
-            attended = _attend(chunk, at, q, keys[index], diagonals[index])
-            h = residual + F.linear(attended, layer.o, layer.o_bias)
-            h = h + mlp(layer, rms_norm(h, layer.post_norm, drafter.eps))
-        yield h
-        if drafter.flags.norm_output:
-            h = rms_norm(h, drafter.norm, drafter.eps)
+            normed, residual, shares = self._entry(index, h, token_shares)
+            turn = self._turn(chunk.position)
+            self._keys.append(layer.attention.keys(normed, shares, turn))
+            at, bounds = everyone, chunk.bounds
+            if index == len(drafter.layers) - 1:  # the last layer's state is asked for at the rows alone
+                at, bounds, turn = chunk.rows, chunk.row_bounds, self._turn(chunk.position[chunk.rows])
+                normed, residual, shares = normed[at], residual[at], [None if s is None else s[at] for s in shares]
+            h = self._layer(index, normed, residual, shares, turn, at, bounds)
+        self.state = h
+        """[R, H] before the last norm."""
+
+    def step(self, *, tokens: torch.Tensor | None = None, shares: Sequence[torch.Tensor] | None = None) -> None:
+        """One step further with the embedding of `tokens` [R] (target ids), or with their `shares` of layer 0 where they are at hand."""
+        self.taken += 1
+        shares = embedding_shares(self.drafter, tokens) if shares is None else shares
+        h = rms_norm(self.state, self.drafter.norm, self.drafter.eps) if self.drafter.flags.norm_output else self.state
+        turn = self._turn(self._chunk.position[self.at] + self.taken)
+        for index, layer in enumerate(self.drafter.layers):
+            normed, residual, mine = self._entry(index, h, shares)
+            self._own[index].append(layer.attention.keys(normed, mine, turn))
+            h = self._layer(index, normed, residual, mine, turn, self.at, self._chunk.row_bounds)
+        self.state = h
+
+    def _entry(self, index: int, h: torch.Tensor, shares: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, Sequence[torch.Tensor | None]]:
+        """What a layer's attention reads, its residual, and the embedding's shares (none above layer 0)."""
+        layer = self.drafter.layers[index]
+        normed = rms_norm(h, layer.hidden_norm, self.drafter.eps)
+        if index:
+            return normed, h, [None] * len(shares)
+        return normed, normed if self.drafter.flags.norm_before_residual else h, shares
+
+    def _layer(self, index: int, normed: torch.Tensor, residual: torch.Tensor, shares: Sequence[torch.Tensor | None], turn: Turn,
+               at: torch.Tensor, bounds: Bounds) -> torch.Tensor:
+        layer = self.drafter.layers[index]
+        q = layer.attention.queries(normed, shares, turn)
+        attended = attend(q, self._keys[index], self._own[index], at, self._chunk.bounds, bounds, layer.attention.scale(self.drafter.rope))
+        return layer.after_attention(residual, attended, self.drafter.eps)
+
+    def _turn(self, position: torch.Tensor) -> Turn:
+        cos, sin = self._cos[position], self._sin[position]
+        interleaved = self.drafter.layers[0].attention.interleaved
+        return lambda x: rotary.rotate(x, cos, sin, interleaved=interleaved)
 
 
-def logit_argmax(drafter: Drafter, h: torch.Tensor) -> torch.Tensor:
-    """[R] draft id of the largest logit of states [R, H]; a few rows at a time where the vocabulary is large."""
-    rows = max(1, SCORE_ELEMENTS // drafter.head.shape[0])
-    normed = rms_norm(h, drafter.norm, drafter.eps)
-    return torch.cat([F.linear(part, drafter.head, drafter.head_bias).argmax(-1) for part in normed.split(rows)])
-
-
-def _position(drafter: Drafter, layer: Layer, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    if layer.q_norm is not None:
-        q = rms_norm(q, layer.q_norm, drafter.eps)
-    if layer.k_norm is not None:
-        k = rms_norm(k, layer.k_norm, drafter.eps)
-    return rotary.rotate(q, cos, sin), rotary.rotate(k, cos, sin)
-
-
-def _attend(chunk: Chunk, at: torch.Tensor, q: torch.Tensor, keys: tuple[torch.Tensor, torch.Tensor],
-            diagonals: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Attention of rows `at`: causal over step 0 of the own sequence, plus the own key of every later step. [R, NH * D]"""
-    heads, dim = q.shape[1:]
-    kv_heads = keys[0].shape[1]
-    out = torch.empty(len(at), heads * dim, dtype=q.dtype)
-    row_bounds = chunk.row_bounds if at is chunk.rows else chunk.bounds
-    for (start, stop), (first, end) in zip(chunk.bounds, row_bounds, strict=True):
-        block = max(1, SCORE_ELEMENTS // (heads * (stop - start)))
-        for low in range(first, end, block):
-            part = slice(low, min(low + block, end))
-            until = int(at[part][-1]) + 1
-            query = q[part].view(-1, kv_heads, heads // kv_heads, dim).transpose(0, 1) * dim ** -0.5
-            k, v = (x[start:until].transpose(0, 1) for x in keys)
-            scores = (query.reshape(kv_heads, -1, dim) @ k.transpose(1, 2)).view(*query.shape[:3], until - start)
-            future = torch.arange(start, until) > at[part][:, None]
-            scores.masked_fill_(future[None, :, None], float("-inf"))
-            own = [(query * dk[part].transpose(0, 1)[:, :, None]).sum(-1, keepdim=True) for dk, _ in diagonals]
-            weights = torch.cat([scores, *own], -1).softmax(-1)
-            seen = weights[..., :until - start].reshape(kv_heads, -1, until - start) @ v
-            result = seen.view(query.shape)
-            for j, (_, dv) in enumerate(diagonals):
-                result = result + weights[..., until - start + j, None] * dv[part].transpose(0, 1)[:, :, None]
-            out[part] = result.transpose(0, 1).reshape(-1, heads * dim)
-    return out
+def embedding_shares(drafter: Drafter, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What the embedding of `tokens` [N] adds to each projection of layer 0's input, [N, out] each."""
+    layer = drafter.layers[0]
+    e = drafter.embedding[tokens].to(drafter.device, drafter.dtype)
+    e = rms_norm(e, layer.embedding_norm, drafter.eps)
+    return tuple(entry.of_embedding(e) for entry in layer.attention.inputs())
