@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from eagle_forensics import stats
 from eagle_forensics.acceptance import cost, figures, findings, prediction
 from eagle_forensics.acceptance.ceiling import ceilings
 from eagle_forensics.acceptance.runs import Run, runs
@@ -107,6 +108,12 @@ def checks(work: Work) -> list[Finding]:
 
 
 def record(work: Work) -> dict[str, Any]:
-    """Break-even, ceiling and cycle of every run, for the comparison of runs."""
+    """Break-even, ceiling, cycle and the figures behind them of every run: for the comparison of runs, and for notebook 05."""
     return {"runs": [{"label": c.run.label, "steps": c.run.steps, "cycle_ms": c.cycle_ms.value, "break_even": c.break_even.value,
-                      "ceiling": c.ceiling, "outcome": str(c.outcome)} for c in ceilings(work.runs)]}
+                      "ceiling": c.ceiling, "outcome": str(c.outcome), "comparable": not c.differs, "accept_length": _figure(c.accept_length),
+                      "cycle_ms_interval": _figure(c.cycle_ms), "baseline_tokens_per_second": _figure(c.baseline_tokens_per_second)}
+                     for c in ceilings(work.runs)]}
+
+
+def _figure(e: stats.Estimate) -> dict[str, float]:
+    return {"value": e.value, "low": e.low, "high": e.high}
