@@ -16,7 +16,8 @@ from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.layouts import open_pt
 from eagle_forensics.evidence.measurements import COLUMNS, read_measurements
-from eagle_forensics.evidence.nccl_logs import read_nccl_log, read_nccl_tests
+from eagle_forensics.evidence.nccl_logs import read_nccl_log
+from eagle_forensics.evidence.nccl_tests import read_nccl_tests
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.targets import read_target
 from eagle_forensics.evidence.tensors import load_array, read_header
@@ -97,14 +98,16 @@ def test_what_a_campaign_found_in_tables(tmp_path):
 
 def test_what_a_campaign_found_in_nccl_logs(tmp_path):
     head = "#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
-    table = _text(tmp_path / "t.txt", head + " 8 2 float sum -1 1.0 1 1 inf 1.0 1 1 0\n" + "9" * 5000 + " 2 float sum -1 1.0 1 1 0 1.0 1 1 0\n")
-    assert [(row.bytes, row.wrong) for row in read_nccl_tests(table).rows] == [(8, 0)]
+    table = _text(tmp_path / "t.txt", head + " 8 2 float sum -1 1.0 1 1 inf 1.0 1 1 0\n" + "9" * 5000 + " 2 float sum -1 1.0 1 1 0 1.0 1 1 0\n"
+                  " 16 4 float sum -1 1.0 1 1 0 1.0 1 1 0\n")
+    found = read_nccl_tests(table)
+    assert [(row.bytes, row.wrong) for row in found.rows] == [(16, 0), (16, 0)] and "2 rows are cut or impossible" in found.notes[0]
     odd = _text(tmp_path / "o.txt", "#  size count type time time #wrong\n8 2 float 1.0 1.0 0\n")
     assert read_nccl_tests(odd).rows[0].bytes == 8
     log = _text(tmp_path / "n.log", f"h:1:1 [0] NCCL INFO Could not find a path for pattern {'9' * 5000}\nh:1:1 [0] NCCL INFO AllReduce: 64 Bytes -> Algo {'9' * 5000} proto 0\n"
                 "h:1:1 [0] NCCL INFO Pattern 1, crossNic 0, nChannels 2, bw 1.2.3/0.1, type SYS/SYS, sameChannels 1\n")
     found = read_nccl_log(log)
-    assert found.lines == 3 and found.picks[0].protocol == "LL" and not found.patterns
+    assert found.lines == 3 and not found.picks and not found.patterns and "choices" in " ".join(found.notes)
 
 
 def test_a_path_too_long_is_missing_evidence(tmp_path):

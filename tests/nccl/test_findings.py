@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.evidence.nccl_logs import read_nccl_log, read_nccl_tests, read_topology
+from eagle_forensics.evidence.nccl_logs import read_nccl_log
+from eagle_forensics.evidence.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.topology import read_topology
 from eagle_forensics.finding import Status, Verdict, verdict
 from eagle_forensics.nccl import findings as f
 from eagle_forensics.nccl.audit import Host
@@ -100,5 +102,5 @@ def test_times_of_wrong_results_are_not_used():
 
 @pytest.mark.parametrize(("name", "status", "word"), [("pcie8", Status.INCONCLUSIVE, "28 pairs go"), ("nvlink4_nic", Status.PASS, "NVLink")])
 def test_links(name, status, word):
-    found = f.links(read_topology(FIXTURES / f"nvidia_smi_topo_{name}.txt"))
+    found = f.links(read_topology(FIXTURES / f"nvidia_smi_topo_{name}.txt").counts)
     assert found.status is status and word in found.statement

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle_forensics import faults
-from eagle_forensics.evidence.nccl_logs import NcclLog, NcclTests
+from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl.audit import Host, audit, not_live
 from eagle_forensics.nccl.issue import ERROR, INFO

@@ -11,15 +11,12 @@ import pandas as pd
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.environment import read_env
 from eagle_forensics.evidence.launch import read_launch
-from eagle_forensics.evidence.nccl_logs import (
-    NcclLog,
-    NcclTests,
-    read_nccl_log,
-    read_nccl_tests,
-    read_topology,
-)
+from eagle_forensics.evidence.nccl_logs import read_nccl_log
+from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Topology
+from eagle_forensics.evidence.nccl_tests import read_nccl_tests
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.targets import read_target
+from eagle_forensics.evidence.topology import read_topology
 from eagle_forensics.finding import Finding, Status
 from eagle_forensics.nccl import findings
 from eagle_forensics.nccl.audit import Host
@@ -37,7 +34,7 @@ class Work:
     host: Host
     log: NcclLog | None
     tests: tuple[NcclTests, ...]
-    topology: Mapping[str, int] | None
+    topology: Topology | None
     opening: tuple[Finding, ...]
 
 
@@ -73,7 +70,7 @@ def begin(case: Case) -> Work:
 def judge(work: Work) -> list[Finding]:
     """All findings of the notebook."""
     return findings.evaluate(tp=work.tp, device=work.device, plan=work.plan, env=work.env, host=work.host, log=work.log, tests=work.tests,
-                             topology=work.topology)
+                             topology=work.topology.counts if work.topology else None)
 
 
 def sizes_frame(work: Work) -> pd.DataFrame | None:
