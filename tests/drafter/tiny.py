@@ -10,10 +10,12 @@ from eagle_forensics.drafter.recorded import Recorded
 from eagle_forensics.evidence.records import DraftFlags
 
 HIDDEN, TARGET, HEADS, KV, DIM, FFN, VOCAB, DRAFT_VOCAB, AUX = 16, 12, 4, 2, 6, 24, 11, 7, 3
+Q_RANK, KV_RANK, NOPE, TURNED, VALUE = 10, 8, 6, 4, 5
+"""MLA: ranks of the bottlenecks, and the parts of a head."""
 EPS = 1e-5
 
 
-def weights(seed: int = 0, *, layers: int = 1, bias: bool = False, norms: bool = True, vocab: int = VOCAB, draft_vocab: int = DRAFT_VOCAB, n_aux: int = AUX) -> dict[str, torch.Tensor]:
+def weights(seed: int = 0, *, layers: int = 1, bias: bool = False, norms: bool = True, mla: bool = False, vocab: int = VOCAB, draft_vocab: int = DRAFT_VOCAB, n_aux: int = AUX) -> dict[str, torch.Tensor]:
     rng = torch.Generator().manual_seed(seed)
 
     def matrix(rows: int, columns: int, scale: float = 1.0) -> torch.Tensor:
@@ -30,11 +32,15 @@ def weights(seed: int = 0, *, layers: int = 1, bias: bool = False, norms: bool =
         w |= {at + "input_layernorm.weight": gain(HIDDEN), at + "post_attention_layernorm.weight": gain(HIDDEN)}
         if i == 0:
             w[at + "hidden_norm.weight"] = gain(HIDDEN)
-        for name, rows in (("q_proj", HEADS * DIM), ("k_proj", KV * DIM), ("v_proj", KV * DIM)):
+        entries = (("q_a_proj", Q_RANK), ("kv_a_proj_with_mqa", KV_RANK + TURNED)) if mla else (("q_proj", HEADS * DIM), ("k_proj", KV * DIM), ("v_proj", KV * DIM))
+        for name, rows in entries:
             w[f"{at}self_attn.{name}.weight"] = matrix(rows, width, 2)
             if bias:
                 w[f"{at}self_attn.{name}.bias"] = gain(rows)
-        w |= {at + "self_attn.o_proj.weight": matrix(HIDDEN, HEADS * DIM), at + "mlp.gate_proj.weight": matrix(FFN, HIDDEN), at + "mlp.up_proj.weight": matrix(FFN, HIDDEN),
+        if mla:
+            w |= {at + "self_attn.q_a_layernorm.weight": gain(Q_RANK), at + "self_attn.q_b_proj.weight": matrix(HEADS * (NOPE + TURNED), Q_RANK, 2),
+                  at + "self_attn.kv_a_layernorm.weight": gain(KV_RANK), at + "self_attn.kv_b_proj.weight": matrix(HEADS * (NOPE + VALUE), KV_RANK, 2)}
+        w |= {at + "self_attn.o_proj.weight": matrix(HIDDEN, HEADS * (VALUE if mla else DIM)), at + "mlp.gate_proj.weight": matrix(FFN, HIDDEN), at + "mlp.up_proj.weight": matrix(FFN, HIDDEN),
               at + "mlp.down_proj.weight": matrix(HIDDEN, FFN)}
         if bias:
             w |= {at + "self_attn.o_proj.bias": gain(HIDDEN), at + "mlp.gate_proj.bias": gain(FFN), at + "mlp.up_proj.bias": gain(FFN), at + "mlp.down_proj.bias": gain(HIDDEN)}
