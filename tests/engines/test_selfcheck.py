@@ -19,6 +19,7 @@ from eagle_forensics.engines.source import (
 )
 from eagle_forensics.engines.source.execute import Refused, callable_of, outcome
 from eagle_forensics.engines.source.sglang_arguments import check_eagle_arguments
+from eagle_forensics.engines.source.sglang_fusion import check_fusion
 from eagle_forensics.engines.source.sglang_capture import check_graph
 from eagle_forensics.engines.source.sglang_layers import Classes, check_reading, check_values
 from eagle_forensics.engines.source.sglang_tensors import check_loading
@@ -107,6 +108,25 @@ def test_an_argument_rule_changed_in_the_real_file_is_found(sglang_text, tmp_pat
     assert found and all("num_draft_tokens" in d.what for d in found)
     trap = next(d for d in found if "steps=1, topk=1, draft=16" in d.what)
     assert (trap.ours, trap.theirs, trap.unread) == ("2", "1", False)
+
+
+@pytest.mark.xdist_group("wheels")
+def test_a_class_added_to_the_fusion_list_is_found(sglang_text, tmp_path):
+    text = (sglang_text / "sglang/srt/arg_groups/overrides.py").read_text()
+    for name, body, differ in (("same", text, 0), ("added", text.replace('"Qwen3NextForCausalLM",', '"Qwen3NextForCausalLM", "LlamaForCausalLM",'), 1)):
+        ledger = Ledger()
+        check_fusion(tree_of(tmp_path / name, "sglang", "0.5.23", srt__arg_groups__overrides=body), ledger)
+        assert (ledger.checked, len(ledger.differences)) == (1, differ)
+    assert "LlamaForCausalLM" in ledger.differences[0].theirs and "LlamaForCausalLM" not in ledger.differences[0].ours
+
+
+def test_a_tree_without_a_fusion_list_is_unread(tmp_path):
+    ledger = Ledger()
+    check_fusion(tree_of(tmp_path, "sglang", "0.5.23"), ledger)
+    assert ledger.differences[0].unread
+    early = Ledger()
+    check_fusion(tree_of(tmp_path / "old", "sglang", "0.5.6"), early)
+    assert early.checked == 0
 
 
 def test_the_setter_of_a_small_tree_runs_and_a_planted_offset_is_quoted(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_forensics.engines.sglang import releases
 from eagle_forensics.engines.tables import table
-from eagle_forensics.engines.versions import nearest, since
+from eagle_forensics.engines.versions import nearest, row_at, since
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,29 @@ def fusion(version: str, *, architecture: str | None, capability: str | None, tp
         return answer(False, "one rank: nothing is reduced")
     if arguments.get("enforce_disable_flashinfer_allreduce_fusion"):
         return answer(False, "the launch line switches the fusion off")
+    if arguments.get("enable_deterministic_inference") and since(rules["deterministic_since"], at.release):
+        return answer(False, "deterministic inference keeps the fusion off")
     whole = rules["captured_whole_since"].get(architecture or "")
     if since(whole, at.release):
         return answer(False, f"{architecture} is captured after the reduction since {whole}")
-    rows = [row for row in rules["auto"] if since(row["from"], at.release)]
-    listed = any(architecture in row["architectures"] for row in rows)
-    if arguments.get("enable_flashinfer_allreduce_fusion"):
-        return answer(None if whole is None else True, "the launch line switches the fusion on")
-    if not listed or arguments.get("enable_dp_attention"):
-        return answer(False, "dp attention keeps the fusion off" if listed else f"{architecture or 'the class'} is not in the list of those for which the fusion is "
-                      f"switched on (read up to {rules['auto'][-1]['from']})")
-    majors = rows[-1].get("majors_of", {}).get(architecture, rows[-1]["majors"])
+    exposed = None if whole is None else True
+    asked = since(rules["backend_flag_since"], at.release) and arguments.get("flashinfer_allreduce_fusion_backend")
+    if asked or arguments.get("enable_flashinfer_allreduce_fusion"):
+        return answer(exposed, "the launch line switches the fusion on")
+    row = row_at(rules["auto"], at.release)
+    if row is None or architecture not in row["architectures"]:
+        return answer(False, f"{architecture or 'the class'} is not in the list of those for which {at.release} switches the fusion on")
+    if arguments.get("enable_dp_attention"):
+        return answer(False, "dp attention keeps the fusion off")
+    if arguments.get("moe_a2a_backend") not in (None, "none") and since(rules["a2a_since"], at.release):
+        return answer(False, f"--moe-a2a-backend {arguments['moe_a2a_backend']} keeps the fusion off")
+    majors, major = row.get("majors_of", {}).get(architecture, row["majors"]), (capability or "").split(".")[0]
+    gate = f"compute capability {', '.join(f'{m}.x' for m in majors)}" + (f", not on {' or '.join(row['except_gpus'])}" if "except_gpus" in row else "")
+    if str(arguments.get("nnodes") or 1) != "1" and since(rules["one_node_since"], at.release) and not (
+            since(rules["many_nodes_since"], at.release) and major in ("10", "")):
+        return answer(False, "more than one node keeps the fusion off")
     if capability is None:
-        return answer(None, f"{at.release} switches the fusion on for {architecture} on GPUs of compute capability {', '.join(f'{m}.x' for m in majors)}")
-    if capability.split(".")[0] not in majors:
-        return answer(False, f"compute capability {capability} is outside the gate ({', '.join(f'{m}.x' for m in majors)})")
-    return answer(None if whole is None else True, f"{at.release} switches the fusion on for {architecture} on compute capability {capability}")
+        return answer(None, f"{at.release} switches the fusion on for {architecture} on GPUs of {gate}")
+    if major not in majors:
+        return answer(False, f"compute capability {capability} is outside the gate ({gate})")
+    return answer(exposed, f"{at.release} switches the fusion on for {architecture} on {gate}; this GPU has {capability}")
