@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ def read_rates(rates: Sequence[float], accept_length: float, *, drafted: int | N
         raise ValueError(f"accept length is {accept_length}; expected at least 0")
     survival, conditional = accept_length_from_survival(rates), accept_length_from_conditional(rates)
     implied = {"conditional": conditional, "conditional, no bonus": conditional - 1}
-    if all(later <= earlier for earlier, later in zip(rates, rates[1:], strict=False)):  # survival never rises
+    if all(later <= earlier for earlier, later in itertools.pairwise(rates)):  # survival never rises
         implied = {"survival": survival, "survival, no bonus": survival - 1} | implied
     if len(rates) == 1 and drafted:
         implied["draft rate"] = 1 + rates[0] * drafted

@@ -54,11 +54,15 @@ def walk(correct: np.ndarray, steps: int | None = None) -> Rounds:
     steps = correct.shape[1] if steps is None else steps
     if not 1 <= steps <= correct.shape[1]:
         raise ValueError(f"steps = {steps}: the correctness holds 1 to {correct.shape[1]}")
-    length = runs(correct[:, :steps])
+    return walk_lengths(runs(correct[:, :steps]), steps)
+
+
+def walk_lengths(length: np.ndarray, steps: int) -> Rounds:
+    """Rounds over one response of which `length` [P] draft tokens, at most `steps`, would be accepted from each row."""
     starts, lengths, at = [], [], 0
     while at < len(length):
         starts.append(at)
         lengths.append(int(length[at]))
         at += lengths[-1] + 1
     reached = np.asarray(lengths)
-    return Rounds(len(starts), len(correct), tuple(int((reached > i).sum()) for i in range(steps)), tuple(starts), tuple(lengths))
+    return Rounds(len(starts), len(length), tuple(int((reached > i).sum()) for i in range(steps)), tuple(starts), tuple(lengths))
