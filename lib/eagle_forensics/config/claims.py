@@ -8,7 +8,9 @@ import pandas as pd
 
 from eagle_forensics.boundary import default_boundaries
 from eagle_forensics.config.inspection import Inspection
+from eagle_forensics.engines.versions import engine_label
 from eagle_forensics.evidence.labels import label_claim
+from eagle_forensics.evidence.live import LiveServer
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ def claims(found: Inspection) -> list[Claim]:
             result.append(Claim("served", f"{found.engine}, {path} path", f"ids {_text(s.ids)}, " + ("not read: the default" if s.read_from == "default" else f"read from the {s.read_from} list"),
                                 None if boundaries is None else tuple(frozenset({b}) for b in boundaries),
                                 s.sources[0] + (f" (+{len(s.sources) - 1} more)" if len(s.sources) > 1 else "") if s.sources else ""))
+    if found.live:
+        result.append(_live_claim(found, found.live))
     for line in found.log.lines if found.log else ():
         if line.layers is not None:
             result.append(Claim("served", f"server log, byte {line.byte}", line.text, tuple(frozenset({b}) for b in sorted(line.layers)),
@@ -64,6 +68,16 @@ def claims(found: Inspection) -> list[Claim]:
         result.append(Claim("served", "default of every engine", "no ids", tuple(frozenset({b}) for b in default_boundaries(layers)),
                             "(2, L//2, L-3) where a config names no ids"))
     return result
+
+
+def _live_claim(found: Inspection, live: LiveServer) -> Claim:
+    """A server tells its release and arguments; the layers follow from the rule of that release."""
+    told = live.arguments.arguments if live.arguments else {}
+    spoken = {k.removeprefix("speculative_"): v for k, v in told.items() if k in ("speculative_algorithm", "speculative_num_steps", "speculative_num_draft_tokens", "speculative_config")}
+    eager = found.live_served.boundaries.get("eager") if found.live_served else None
+    means = None if eager is None else tuple(frozenset({b}) for b in eager)
+    return Claim("served", f"live server, {engine_label(live.engine, live.version)}", ", ".join(f"{k} {v}" for k, v in spoken.items()) or "no arguments", means,
+                 f"{live.url}{live.endpoint}; the layers by the rule of its release")
 
 
 def claims_frame(items: list[Claim]) -> pd.DataFrame:

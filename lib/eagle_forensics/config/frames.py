@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from eagle_forensics.config.inspection import Inspection
+from eagle_forensics.config.live import live_values
 from eagle_forensics.engines.trainers import trained_boundaries
 
 _ARGUMENTS = ("algorithm", "num_steps", "topk", "num_draft_tokens", "max_running_requests", "page_size", "draft_quantization", "dtype")
@@ -31,13 +32,16 @@ def evidence_frame(found: Inspection) -> pd.DataFrame:
         f"metrics {case.training.metrics or 'none'}", "training.layer_ids")
     add("engine", case.serving.engine, found.engine, "serving")
     add("launch line", found.launch, "" if found.launch is None else " ".join(found.launch.argv), "serving.launch")
+    if case.serving.url:
+        live = found.live
+        rows.append({"evidence": "live server", "state": "read" if live else "no answer", "says": f"{live.engine} {live.version or ''} at {live.url}" if live else found.live_problem})
     add("environment", found.env, ", ".join(f"{k}={v}" for k, v in sorted(found.env.items())), "serving.env")
     return pd.DataFrame(rows)
 
 
 def notes_frame(found: Inspection) -> pd.DataFrame:
     """What was odd while reading, and which rules are assumptions."""
-    sources = (("drafter", found.draft), ("target", found.target), ("launch line", found.launch), ("layer rules", found.served), ("trainer", found.trained))
+    sources = (("drafter", found.draft), ("target", found.target), ("launch line", found.launch), ("live server", found.live), ("layer rules", found.served), ("trainer", found.trained))
     rows = [{"about": about, "note": note} for about, source in sources if source is not None for note in source.notes if not note.startswith("upgrade hazard")]
     return pd.DataFrame(rows, columns=["about", "note"])
 
@@ -47,12 +51,13 @@ def argument_frame(found: Inspection) -> pd.DataFrame:
     answer = found.arguments
     if answer is None:
         return pd.DataFrame(columns=["argument", "asked", "effective", "changed"])
-    rows = []
+    rows, live = [], live_values(found.live.arguments.arguments) if found.live and found.live.arguments else {}
     for key, value in answer.effective.items():
         asked = next((answer.raw[k] for k in (key, f"speculative_{key}", f"speculative_eagle_{key}") if k in answer.raw), None)
         if asked is None and value is None and key not in _ARGUMENTS:
             continue
-        rows.append({"argument": key, "asked": "–" if asked is None else str(asked), "effective": "–" if value is None else str(value),
+        told = {"live server": live.get(key, "–")} if live else {}
+        rows.append({"argument": key, "asked": "–" if asked is None else str(asked), "effective": "–" if value is None else str(value), **told,
                      "changed": "overridden" if key in answer.changed else ""})
     return pd.DataFrame(rows)
 

@@ -15,6 +15,7 @@ from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.dumps import find_dump
 from eagle_forensics.evidence.environment import read_env
 from eagle_forensics.evidence.launch import read_launch
+from eagle_forensics.evidence.live import LiveServer, read_live
 from eagle_forensics.evidence.records import Draft, DumpInfo, EvidenceError, LaunchLine, Target
 from eagle_forensics.evidence.server_log import ServerLog, read_server_log
 from eagle_forensics.evidence.targets import read_target
@@ -38,6 +39,12 @@ class Inspection:
     arguments: ArgsAnswer | None
     log: ServerLog | None = None
     """What the server's own log says."""
+    live: LiveServer | None = None
+    """What the server at serving.url says of itself."""
+    live_problem: str = ""
+    """Why the server at serving.url said nothing."""
+    live_served: LayerAnswer | None = None
+    """What the live server's own release captures for this draft on this target."""
     problems: dict[str, str] = field(default_factory=dict)
     """Dotted key of the case to the message of the reader that failed."""
 
@@ -85,6 +92,9 @@ def inspect(case: Case) -> Inspection:
 
     if case.serving.engine and case.serving.version and read("serving.version", version_key, case.serving.version) is None:
         case = case.model_copy(update={"serving": case.serving.model_copy(update={"version": None})})  # unknown is better than wrong
+    live, live_problem = _live(case)
+    if live and live.version and not case.serving.engine:
+        case = case.model_copy(update={"serving": case.serving.model_copy(update={"engine": live.engine, "version": live.version})})
     draft = read("drafter.path", read_draft, case.drafter.path) if case.drafter else None
     target = read("target.path", read_target, case.target.path) if case.target else None
     dumps = tuple(d for i, dump in enumerate(case.training.dumps)
@@ -94,11 +104,25 @@ def inspect(case: Case) -> Inspection:
     launch = read("serving.launch", read_launch, case.serving.launch, base) if case.serving.launch else None
     if launch is None and log is not None and not case.serving.launch:
         launch = log.arguments
+    if launch is None and live is not None and not case.serving.launch:
+        launch = live.asked or live.arguments
     env = (read("serving.env", read_env, case.serving.env) or {}) if case.serving.env else {}
     arguments = read("serving.launch", _arguments, case, target, draft, launch, env) if launch else None
     served = read("serving", _served, case, target, draft, launch, env)
     trained = read("training.layer_ids", _trained, case, target, draft, dumps)
-    return Inspection(case, draft, target, dumps, launch, env, served, trained, arguments, log, problems)
+    of_live = None
+    if live and live.version:
+        own = case.model_copy(update={"serving": case.serving.model_copy(update={"engine": live.engine, "version": live.version})})
+        of_live = read("serving.url", _served, own, target, draft, live.arguments, env)
+    return Inspection(case, draft, target, dumps, launch, env, served, trained, arguments, log, live, live_problem, of_live, problems)
+
+
+def _live(case: Case) -> tuple[LiveServer | None, str]:
+    """A server that does not answer is missing evidence, not broken evidence: the words, no error."""
+    try:
+        return (read_live(str(case.serving.url)), "") if case.serving.url else (None, "")
+    except EvidenceError as error:
+        return None, str(error)
 
 
 def _served(case: Case, target: Target | None, draft: Draft | None, launch: LaunchLine | None, env: dict[str, str]) -> LayerAnswer | None:

@@ -1,4 +1,4 @@
-"""What the server itself said: its log or saved /server_info, held against the launch line of the case and the rules of the release."""
+"""What the server itself says, live or in its log or a saved /server_info, held against the launch line of the case and the rules of the release."""
 
 from __future__ import annotations
 
@@ -9,35 +9,93 @@ from eagle_forensics.boundary import format_boundaries
 from eagle_forensics.config.inspection import Inspection
 from eagle_forensics.config.question import Question, rules
 from eagle_forensics.engines.remedy import serve_boundaries
+from eagle_forensics.engines.versions import engine_label
+from eagle_forensics.evidence.live import LiveServer
+from eagle_forensics.evidence.records import LaunchLine
 from eagle_forensics.evidence.server_log import LogLine, ServerLog
 from eagle_forensics.finding import Evidence, Finding
 
 ARGUMENTS = Question("config.live-arguments", "Does the running server have the arguments that the launch line and the rules give?")
+SERVER = Question("config.live-server", "Is the live server the one that this case describes?")
 LAYERS = Question("config.live-layers", "Does the running server capture the layers that the rules give?")
 COMPARED = ("algorithm", "num_steps", "topk", "num_draft_tokens", "max_running_requests", "page_size", "tp_size", "draft_quantization", "quantization", "dtype")
 """Effective arguments held against the log; what a log does not print is not compared."""
-_SPELLED = {"draft_quantization": "speculative_draft_model_quantization"}
+_SPELLED = {"draft_quantization": "speculative_draft_model_quantization", "tp_size": "tensor_parallel_size", "max_running_requests": "max_num_seqs"}
+IF_TYPED = frozenset({"tp_size", "page_size", "quantization", "dtype"})
+"""Compared only if the launch line of the case sets them: a line cut to its speculative part leaves them out, and means no default by it."""
+SUSPECTED = {
+    "args.algorithm-mismatch": {"algorithm"}, "args.draft-budget-overridden": {"num_steps", "topk", "num_draft_tokens"},
+    "load.draft-quantization": {"draft_quantization", "quantization"}, "load.dtype": {"dtype"}, "cost.admission-limit": {"max_running_requests"},
+}
+"""The fault that a difference in one of these arguments would be, gravest first, if the launch line is of this server."""
 
 
 def live_findings(found: Inspection) -> list[Finding]:
-    """Nothing without a log or a saved reply of the server."""
-    if found.log is None:
-        return []
-    return [_arguments(found, found.log), *_layers(found, found.log)]
+    """Nothing without a server's URL, log or saved reply."""
+    log = [_arguments(found, found.log), *_layers(found, found.log)] if found.log else []
+    return [*_server(found), *log]
 
 
 def live_values(arguments: Mapping[str, Any]) -> dict[str, str]:
     """The compared arguments out of an engine's own printout, under their short names."""
     values = {}
     for name in COMPARED:
-        spellings = (_SPELLED.get(name, name), f"speculative_{name}", f"speculative_eagle_{name}")
+        spellings = (name if name != "draft_quantization" else "", _SPELLED.get(name, ""), f"speculative_{name}", f"speculative_eagle_{name}")
         value = next((arguments[s] for s in spellings if s in arguments), None)
         if value is not None:
             values[name] = str(value)
     spec = arguments.get("speculative_config")
     if isinstance(spec, Mapping) and spec.get("num_speculative_tokens") is not None:
         values["num_steps"] = values["num_draft_tokens"] = str(spec["num_speculative_tokens"])
+        values |= {"algorithm": str(spec["method"])} if spec.get("method") else {}
     return values
+
+
+def _compared(found: Inspection, printout: LaunchLine) -> dict[str, tuple[str, Any]]:
+    """Argument -> what the server says and what the rules give; a server that prints arguments but no algorithm does not speculate."""
+    said, ours, typed = live_values(printout.arguments), found.arguments.effective if found.arguments else {}, found.arguments.raw if found.arguments else {}
+    if said and "algorithm" not in said and not any("cut off" in note for note in printout.notes):
+        said["algorithm"] = "none"
+    return {name: (said[name], ours[name]) for name in said
+            if ours.get(name) is not None and (name not in IF_TYPED or {name, _SPELLED.get(name, name)} & set(typed))}
+
+
+def _apart(pairs: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
+    return {name: pair for name, pair in pairs.items() if str(pair[0]).lower() != str(pair[1]).lower()}
+
+
+def _server(found: Inspection) -> list[Finding]:
+    if found.live_problem:
+        return [SERVER.suspects(None, f"the live server says nothing: {found.live_problem}", next_step="Start the server and run again; the rest of this page does not need it.")]
+    live, serving = found.live, found.case.serving
+    if live is None:
+        return []
+    identity = {"engine": (live.engine, serving.engine), "version": (live.version, serving.version)}
+    usable = live.arguments is not None and found.arguments is not None and not found.arguments.error
+    pairs = {k: v for k, v in identity.items() if None not in v} | (_compared(found, live.arguments) if usable else {})
+    apart = _apart(pairs)
+    who = f"{engine_label(live.engine, live.version)} at {live.url}"
+    common = {"observed": {n: p[0] for n, p in pairs.items()}, "expected": {n: p[1] for n, p in pairs.items()}, "n": len(pairs), "unit": "fields",
+              "evidence": (Evidence(note="the server's own words, read live", path=f"{live.url}{live.endpoint}"), *(Evidence(note=n) for n in live.notes))}
+    if not apart:
+        return [SERVER.passes(f"{who} agrees with the case and the rules in {len(pairs)} fields ({', '.join(pairs) or 'none to compare'})", **common)]
+    words = "; ".join(f"{name}: the live server says {a}, {'the case says' if name in identity else 'the launch line comes to'} {b}" for name, (a, b) in apart.items())
+    typed = _typed_otherwise(found, live)
+    why = f"it was started with other arguments ({typed})" if typed else "the launch line is of another start, or a rule of ours is wrong"
+    return [SERVER.suspects(
+        next((slug for slug, names in SUSPECTED.items() if names & set(apart)), None), f"{who} is not what the case describes: {words}. The server is right about itself: {why}",
+        **common, required=True, rival=("measure.confounded", f"{len(apart)} of {len(pairs)} fields differ", "not rejected: figures measured on this server are not of the case's launch line"),
+        refuted_by="the same fields after a restart with the launch line of the case", remedy="Leave serving.launch out, or write what the server was started with.",
+        next_step="Correct engine, version or launch of the case, or restart the server; then run again.")]
+
+
+def _typed_otherwise(found: Inspection, live: LiveServer) -> str:
+    """Speculative flags that the server's own launch command spells otherwise than the case; empty where it does not tell."""
+    if live.asked is None or found.launch is None or not found.case.serving.launch:
+        return ""
+    ours, theirs = found.launch.arguments, live.asked.arguments
+    names = [name for name in sorted({*ours, *theirs}) if name.startswith("speculative") and ours.get(name) != theirs.get(name)]
+    return ", ".join(f"--{name.replace('_', '-')} {theirs.get(name, 'absent')} instead of {ours.get(name, 'none')}" for name in names)
 
 
 def _arguments(found: Inspection, log: ServerLog) -> Finding:
@@ -47,9 +105,8 @@ def _arguments(found: Inspection, log: ServerLog) -> Finding:
                                   next_step="Keep the log from the server's start, or save the reply of /server_info.")
     if found.arguments is None or found.arguments.error:
         return ARGUMENTS.skips("launch line that this engine accepts", "whether this log is of the server of this case")
-    live, ours = live_values(log.arguments.arguments), found.arguments.effective
-    pairs = {name: (live[name], ours.get(name)) for name in live if ours.get(name) is not None}
-    apart = {name: pair for name, pair in pairs.items() if str(pair[0]).lower() != str(pair[1]).lower()}
+    pairs = _compared(found, log.arguments)
+    apart = _apart(pairs)
     common = {"observed": {n: p[0] for n, p in pairs.items()}, "expected": {n: p[1] for n, p in pairs.items()}, "n": len(pairs), "unit": "arguments",
               "evidence": (*said, *rules(*found.arguments.sources))}
     if not pairs:

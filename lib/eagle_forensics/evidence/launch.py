@@ -179,6 +179,11 @@ def _from_reply(reply: Mapping[str, Any], origin: str) -> LaunchLine:
         command = " ".join(str(word) for word in command)
     if isinstance(command, str) and command.strip():
         return _from_shell(command, origin)
+    return read_effective(reply, origin)
+
+
+def read_effective(reply: Mapping[str, Any], origin: str) -> LaunchLine:
+    """The resolved arguments of a /server_info reply, whatever was typed; secrets redacted. EvidenceError where there are none."""
     inner = reply.get("server_args")
     fields = inner if isinstance(inner, Mapping) else reply
     argv = _spelled({k: v for k, v in fields.items() if k not in REPLY_ONLY})

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eagle_forensics.evidence.blocks import blocks, line_at
+from eagle_forensics.evidence.configs import read_object
 from eagle_forensics.evidence.environment import is_secret
-from eagle_forensics.evidence.launch import LOG_MARKS, read_launch
+from eagle_forensics.evidence.launch import LOG_MARKS, read_effective, read_launch
 from eagle_forensics.evidence.records import EvidenceError, LaunchLine
 
 MAX_REPLY = 4_000_000
@@ -86,7 +87,8 @@ def read_server_log(path: Path | str) -> ServerLog:
         raise EvidenceError(f"{path}: cannot be read ({error.strerror}). Correct `serving.log` in the case.") from None
     if not size:
         raise EvidenceError(f"{path}: an empty log; expected the server's output. Did the server write elsewhere? Correct `serving.log` in the case.")
-    return ServerLog(path, size, read_launch(path) if starts or reply else None, tuple(kept), counts)
+    arguments = read_effective(read_object(path), str(path)) if reply and not starts else read_launch(path) if starts else None
+    return ServerLog(path, size, arguments, tuple(kept), counts)
 
 
 def _marked(block: bytes) -> Iterator[tuple[str, int, str]]:
