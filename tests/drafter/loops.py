@@ -31,7 +31,12 @@ def decode_with_trees(target: tiny.TinyTarget, dense: tiny.Dense, prompt: list[i
 
 
 def draft_tree(dense: tiny.Dense, ids: list[int], planes: list[np.ndarray], steps: int, topk: int, draft_tokens: int) -> set[tuple[int, ...]]:
-    """Paths (token tuples) of the nodes to verify. Each slot of the beam keeps its own keys, whatever its nodes' ancestry."""
+    """Paths (token tuples) of the nodes to verify."""
+    return {path for _, path in sorted(grow(dense, ids, planes, steps, topk), key=lambda node: -node[0])[:draft_tokens - 1]}
+
+
+def grow(dense: tiny.Dense, ids: list[int], planes: list[np.ndarray], steps: int, topk: int) -> list[tuple[float, tuple[int, ...]]]:
+    """Score and path of every node. Each slot of the beam keeps its own keys, whatever its nodes' ancestry."""
     t = len(ids) - 2
     shared: list[list] = [[] for _ in range(dense.layers)]
     for s in range(t):
@@ -51,7 +56,7 @@ def draft_tree(dense: tiny.Dense, ids: list[int], planes: list[np.ndarray], step
             grown += [(score * p, (*path, token), state) for p, token in likeliest(dense, state, topk)]
         pool += [(score, path) for score, path, _ in grown]
         beam = sorted(grown, key=lambda node: -node[0])[:topk]
-    return {path for _, path in sorted(pool, key=lambda node: -node[0])[:draft_tokens - 1]}
+    return pool
 
 
 def likeliest(dense: tiny.Dense, h: np.ndarray, topk: int) -> list[tuple[float, int]]:

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.tree import grow_trees, nodes
+from eagle_forensics.drafter.tree import ABSENT, grow_trees, nodes
 from eagle_forensics.drafter.wiring import Wiring, evaluate
 from eagle_forensics.evidence.records import DraftFlags
 from tests.drafter import tiny
-from tests.drafter.loops import decode_with_trees, greedy_text
+from tests.drafter.loops import decode_with_trees, greedy_text, grow
 
 PLANES = ("p0", "p1", "p2")
-VOCAB = 9
+VOCAB = 6
 
 
 def pair(seed: int, draft_vocab: int = VOCAB) -> tuple[dict, tiny.TinyTarget, DraftFlags]:
@@ -34,6 +34,23 @@ def test_rounds_equal_a_real_decode_loop_with_trees(seed, steps, topk, draft_tok
     assert ids == greedy_text(target, prompt, 24)
     trees = grow_trees(tiny.drafter(weights, flags), [recorded(target, ids, 3)], PLANES, 4, topk)
     assert list(trees.rounds(steps, draft_tokens)[0].lengths) == accepted
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_rank_equals_the_node_by_node_tree(seed):
+    """Sharper than rounds: the keys a slot keeps, its scores and the beam decide the ranks of all positions."""
+    weights, target, flags = pair(seed, VOCAB - (seed == 3))
+    ids, dense = greedy_text(target, [seed, 1, 2], 24), tiny.Dense(weights, flags)
+    found = grow_trees(tiny.drafter(weights, flags), [recorded(target, ids, 3)], PLANES, 4, 4).sequences[0]
+    planes = target.states(ids)
+    for row, t in enumerate(found.positions):
+        if t + 6 > len(ids):
+            break
+        for steps in (1, 3, 4):
+            pool = {path: score for score, path in grow(dense, ids[:t + 2], [p[:t + 1] for p in planes], steps, 4)}
+            paths = [tuple(ids[t + 2:t + 3 + j]) for j in range(steps)]
+            expected = [sum(score > pool[p] for score in pool.values()) if p in pool else ABSENT for p in paths]
+            assert found.ranks[row, steps - 1, :steps].tolist() == expected
 
 
 def test_the_loops_accept_more_than_one_level_and_less_than_all():
