@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from eagle_forensics import stats
-from eagle_forensics.acceptance import cost, figures, findings, prediction
+from eagle_forensics.acceptance import cost, figures, findings, prediction, rendering
 from eagle_forensics.acceptance.ceiling import ceilings
 from eagle_forensics.acceptance.runs import Run, runs
 from eagle_forensics.case import Case
@@ -101,10 +101,10 @@ def steps_picture(work: Work) -> Any:
 
 
 def checks(work: Work) -> list[Finding]:
-    """Definitions, comparability, sanity of the text."""
+    """Definitions, comparability, rendering of the prompts, sanity of the text."""
     if not work.runs:
         return []
-    return [findings.definition(work.runs, work.problems), findings.confounded(work.runs), findings.sanity(work.runs)]
+    return [findings.definition(work.runs, work.problems), findings.confounded(work.runs), rendering.rendering(work.runs), findings.sanity(work.runs)]
 
 
 def record(work: Work) -> dict[str, Any]:
