@@ -12,6 +12,7 @@ from eagle_forensics import faults
 from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl.audit import Host, audit, not_live
+from eagle_forensics.nccl.belief import Belief, chain
 from eagle_forensics.nccl.issue import ERROR, INFO
 from eagle_forensics.nccl.sizes import MessagePlan, saving_ms
 
@@ -23,19 +24,19 @@ DECODE_LIMIT = 256 * 1024
 
 def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | None = None, env: Mapping[str, str] | None = None,
              process_env: Mapping[str, str] | None = None, host: Host | None = None, log: NcclLog | None = None,
-             tests: Sequence[NcclTests] = (), topology: Mapping[str, int] | None = None) -> list[Finding]:
+             tests: Sequence[NcclTests] = (), topology: Mapping[str, int] | None = None, belief: Belief | None = None) -> list[Finding]:
     """All findings of notebook 05. `tp`: tensor parallel size; `device`: `cpu`, `cuda`, None if unknown; the rest where the case has it."""
-    off = _off(tp, device)
+    off = off_path(tp, device)
     if off:
         return [path(tp, device)]
-    return [path(tp, device), environment(env, host or Host(), process_env, off=off), messages(plan, tp, device), graph(log, plan, tests, off=off),
-            curve(tests, plan, off=off), links(topology, off=off)]
+    return [path(tp, device), environment(env, host or Host(), process_env, off=off), messages(plan, tp, device), graph(log, plan, tests, off=off, belief=belief),
+            choice(log, belief, off=off), curve(tests, plan, off=off), links(topology, off=off)]
 
 
 def path(tp: int | None, device: str | None = None) -> Finding:
     """Is NCCL on the path of a served token?"""
     common: dict[str, Any] = {"id": "nccl.path", "question": "Is NCCL on the path of a served token?", "notebook": NOTEBOOK}
-    off = _off(tp, device)
+    off = off_path(tp, device)
     if off:
         return Finding(**common, status=Status.PASS, observed=tp, unit="tensor parallel size",
                        statement=f"NCCL is not on the path: {off}. No interconnect setting can change speed or acceptance here.")
@@ -82,7 +83,7 @@ def environment(env: Mapping[str, str] | None, host: Host, process_env: Mapping[
 def messages(plan: MessagePlan | None, tp: int | None, device: str | None = None) -> Finding:
     """What does decode send, and how often?"""
     common: dict[str, Any] = {"id": "nccl.plan", "question": "What does one verify forward send, and how often?", "notebook": NOTEBOOK, "required": False}
-    off = _off(tp, device)
+    off = off_path(tp, device)
     if off:
         return Finding(**common, status=Status.SKIPPED, statement=f"Nothing is sent: {off}.")
     if plan is None:
@@ -96,7 +97,8 @@ def messages(plan: MessagePlan | None, tp: int | None, device: str | None = None
                    evidence=(Evidence(note="2 all-reduces a layer and 1 for the embedding", source="sglang 0.5.9 deepseek_v2.py:621, 699, 755"),))
 
 
-def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[NcclTests] = (), *, off: str | None = None) -> Finding:
+def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[NcclTests] = (), *, off: str | None = None,
+          belief: Belief | None = None) -> Finding:
     """Did NCCL find its way through the machine, and which protocol does it choose at decode size?"""
     common: dict[str, Any] = {"id": "nccl.graph", "question": "Did NCCL recognise the machine, and what does it choose at decode size?", "notebook": NOTEBOOK}
     if off or log is None:
@@ -108,6 +110,7 @@ def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[
     lost = [p for p in log.patterns if p.is_fallback]
     seen = [f"pattern {p.pattern}: bandwidth {p.bandwidth:g} GB/s, {p.link}, {p.channels} channels" for p in log.patterns]
     evidence = tuple(Evidence(note=n, path=str(log.path)) for n in [*seen, *(f"{k}: {v} channel lines" for k, v in log.transports.items()), chosen])
+    evidence += tuple(Evidence(note=step, path=str(log.path)) for step in (chain(belief, log) if belief else ()))
     if lost or log.lost_patterns:
         effect = _effect(plan, tests)
         text = f"bandwidth {lost[0].bandwidth:g} GB/s, {lost[0].link}, {lost[0].channels} channel(s)" if lost else f"no path for pattern {log.lost_patterns[0]}"
@@ -130,6 +133,33 @@ def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[
                        statement=f"NCCL found its graph, with {chosen}. Whether LL would be faster here, only a measurement says.",
                        next_step=plan.nccl_tests if plan else "Measure at decode sizes with and without NCCL_PROTO=LL.")
     return Finding(**common, status=Status.PASS, evidence=evidence, observed=chosen, statement=f"NCCL found its graph and chooses {chosen}, the low-latency protocol.")
+
+
+def choice(log: NcclLog | None, belief: Belief | None, *, off: str | None = None) -> Finding:
+    """Does NCCL choose what its own cost model says for this machine?"""
+    common: dict[str, Any] = {"id": "nccl.choice", "question": "Does NCCL choose at decode size what its own cost model says?", "notebook": NOTEBOOK, "required": False}
+    if off or log is None or belief is None or belief.system is None:
+        why = off or (belief.unknown if belief and belief.unknown else "no NCCL log")
+        return Finding(**common, status=Status.SKIPPED, statement=f"NCCL's model was not asked: {why}.", next_step=None if off else f"Start the server once with {LOG_ENV}")
+    compared = [r for r in belief.rows if r.agrees is not None]
+    notes = [*belief.deviations, *log.refused]
+    if log.plugin_picks and any(p.channels == 1 and p.bytes > DECODE_LIMIT for p in log.picks):
+        notes.append("a tuner plugin runs, and messages above 256 KiB use one channel: it pins every call that its file does not match to one")
+    evidence = (*(Evidence(note=n, path=str(log.path)) for n in notes), Evidence(note=f"model of {belief.release}", source="nccl src/graph/tuning.cc, tuning.toml"))
+    if not compared:
+        return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, statement="The log shows no choice at the sizes that decode sends.",
+                       next_step=f"Start the server once with {LOG_ENV}; under CUDA graphs the lines appear while graphs are captured.")
+    other = [r for r in compared if not r.agrees]
+    if other:
+        first = other[0]
+        return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, observed=len(other), n=len(compared),
+                       statement=f"At {len(other)} of {len(compared)} decode sizes the log shows another choice than the model of NCCL {belief.release}: at {first.bytes:,} bytes "
+                       f"{first.logged.algorithm}/{first.logged.protocol} instead of {first.model.algorithm}/{first.model.protocol}.",
+                       next_step="A tuner plugin, a setting that this log does not show, or another communicator: read its lines with ENV and TUNING.")
+    words = sorted({f"{r.logged.algorithm}/{r.logged.protocol}" for r in compared})
+    doubt = ", although its graph search failed, so that its times mean nothing" if belief.fallback else ""
+    return Finding(**common, status=Status.PASS, evidence=evidence, observed=len(compared), n=len(compared),
+                   statement=f"At all {len(compared)} decode sizes in the log NCCL {belief.release} chooses what its model says: {', '.join(words)}{doubt}.")
 
 
 def curve(tests: Sequence[NcclTests], plan: MessagePlan | None, *, off: str | None = None) -> Finding:
@@ -181,7 +211,8 @@ def _effect(plan: MessagePlan | None, tests: Sequence[NcclTests]) -> str | None:
             f"{saving_ms(plan.count, 48.69, 25.59):.1f} ms a round ({plan.count} all-reduces)")
 
 
-def _off(tp: int | None, device: str | None) -> str | None:
+def off_path(tp: int | None, device: str | None) -> str | None:
+    """Why no all-reduce of NCCL is on the path; None if one may be."""
     if device == "cpu":
         return "the server runs on CPU"
     return "one rank, no all-reduce" if tp == 1 else None

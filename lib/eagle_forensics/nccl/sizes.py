@@ -13,6 +13,7 @@ from typing import Any
 
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 PER_LAYER = 2
+TOKENS = (1, 2, 3, 4, 6, 8, 16)
 DRAFT_LAYER = 3
 """All-reduces of one EAGLE-3 draft step: two of its layer and one of its embedding."""
 
@@ -27,8 +28,10 @@ class MessagePlan:
     element_bytes: int
     tp: int
     tokens: int
-    """Tokens verified per request: draft steps + 1 in a chain."""
+    """Tokens verified per request: draft steps + 1 in a chain, the draft tokens in a tree."""
     batch: int
+    steps: int
+    """Draft steps of a round."""
 
     @property
     def bytes(self) -> int:
@@ -43,7 +46,7 @@ class MessagePlan:
     @property
     def draft_count(self) -> int:
         """All-reduces of the draft steps of one round."""
-        return 0 if self.tp == 1 else DRAFT_LAYER * (self.tokens - 1)
+        return 0 if self.tp == 1 else DRAFT_LAYER * self.steps
 
     def verify_ms(self, all_reduce_us: float) -> float:
         """Milliseconds of one verify forward spent in all-reduces of that time each."""
@@ -63,10 +66,16 @@ def message_bytes(hidden: int, tokens: int, element_bytes: int = 2, batch: int =
     return batch * tokens * hidden * element_bytes
 
 
-def plan(config: Mapping[str, Any], tp: int, steps: int = 0, batch: int = 1, dtype: str | None = None) -> MessagePlan:
+def decode_sizes(plan: MessagePlan) -> dict[int, int]:
+    """Bytes to tokens per request of the forwards worth looking at: plain decode, common step counts, and the one configured."""
+    return {message_bytes(plan.hidden, t, plan.element_bytes, plan.batch): t for t in sorted({*TOKENS, plan.tokens})}
+
+
+def plan(config: Mapping[str, Any], tp: int, steps: int = 0, batch: int = 1, dtype: str | None = None,
+         tokens: int | None = None) -> MessagePlan:
     """The message plan of a target from its config.json (a nested `text_config` is read).
 
-    `steps`: draft steps, 0 for plain decode. Raises ValueError if hidden size or layers are missing, or for a dtype whose
+    `steps`: draft steps, 0 for plain decode; `tokens`: verified at once, where a tree makes it another number. Raises ValueError if hidden size or layers are missing, or for a dtype whose
     activations are not 2 or 4 bytes wide.
     """
     text = {**config, **(config.get("text_config") or {})}
@@ -78,7 +87,7 @@ def plan(config: Mapping[str, Any], tp: int, steps: int = 0, batch: int = 1, dty
     name = str(dtype or text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if name not in ELEMENT_BYTES:
         raise ValueError(f"target config: dtype {name!r}; expected one of {', '.join(ELEMENT_BYTES)} (the type of the activations, not of the weights)")
-    return MessagePlan(layers, hidden, name, ELEMENT_BYTES[name], tp, steps + 1, batch)
+    return MessagePlan(layers, hidden, name, ELEMENT_BYTES[name], tp, tokens or steps + 1, batch, steps)
 
 
 def saving_ms(count: int, before_us: float, after_us: float) -> float:
