@@ -93,7 +93,7 @@ def random_weights():
         shapes = {"self_attn.q_proj": (HEADS * DIM, width), "self_attn.k_proj": (KV * DIM, width), "self_attn.v_proj": (KV * DIM, width), "self_attn.o_proj": (HIDDEN, HEADS * DIM),
                   "mlp.gate_proj": (FFN, HIDDEN), "mlp.up_proj": (FFN, HIDDEN), "mlp.down_proj": (HIDDEN, FFN)}
         for name, (rows, columns) in shapes.items():
-            w |= {f"{at}{name}.weight": matrix(rows, columns, 2), f"{at}{name}.bias": matrix(1, rows)[0]}
+            w |= {f"{at}{name}.weight": matrix(rows, columns), f"{at}{name}.bias": matrix(1, rows)[0]}
         w |= {f"{at}self_attn.{n}_norm.weight": gain(DIM) for n in "qk"}
     used = torch.randperm(VOCAB, generator=rng)[:DRAFT_VOCAB].sort().values
     return w | {"d2t": used - torch.arange(DRAFT_VOCAB)}
