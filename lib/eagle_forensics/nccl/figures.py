@@ -51,14 +51,15 @@ def curves_plot(points: Mapping[str, Mapping[int, float]], curves: Mapping[str, 
     ax.set_yscale("log")
     ax.set_xlabel("bytes of a message (top: tokens verified)")
     ax.set_ylabel("us an all-reduce")
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    for axis, words in ((ax.xaxis, lambda v, _: f"{v / 1024:.0f} KiB" if v < 2**20 else f"{v / 2**20:.0f} MiB"), (ax.yaxis, lambda v, _: f"{v:g}")):
-        axis.set_major_formatter(FuncFormatter(words))
-        axis.set_minor_formatter(FuncFormatter(lambda v, _: f"{v:g}" if str(v)[:1] in "25" else "") if axis is ax.yaxis else NullFormatter())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v / 1024:.0f} KiB" if v < 2**20 else f"{v / 2**20:.0f} MiB"))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
     at = {name: c.at(plan.bytes) for name, c in curves.items()} or {name: v[plan.bytes] for name, v in points.items() if plan.bytes in v}
-    best = min(at, key=at.get) if at else None
-    title = f"At {plan.bytes:,} bytes an all-reduce takes {at[best]:.1f} us" + (f" ({best})" if len(at) > 1 else "") if best else "No time at verify size"
+    span = f"{min(at.values()):.1f}" + (f" to {max(at.values()):.1f}" if len(at) > 1 else "")
+    title = f"At {plan.bytes:,} bytes an all-reduce takes {span} us" if at else "No time at verify size"
     ax.set_title(title, pad=24)
     fig.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=9)
     alt = title + ". " + " ".join(f"{name}: latency {c.alpha_us.value:.1f} us, {c.bandwidth.value:.1f} GB/s." for name, c in curves.items())

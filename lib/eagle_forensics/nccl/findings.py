@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle_forensics import faults
-from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests
+from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Trace
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl.audit import Host, audit, not_live
 from eagle_forensics.nccl.belief import Belief, chain
 from eagle_forensics.nccl.issue import ERROR, INFO
 from eagle_forensics.nccl.sizes import MessagePlan, saving_ms
+from eagle_forensics.nccl.traces import ways
 
 NOTEBOOK = "05_nccl_tuning"
 LOG_ENV = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING NCCL_DEBUG_FILE=nccl.%h.%p.log"
@@ -24,16 +25,18 @@ DECODE_LIMIT = 256 * 1024
 
 def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | None = None, env: Mapping[str, str] | None = None,
              process_env: Mapping[str, str] | None = None, host: Host | None = None, log: NcclLog | None = None,
-             tests: Sequence[NcclTests] = (), topology: Mapping[str, int] | None = None, belief: Belief | None = None) -> list[Finding]:
+             tests: Sequence[NcclTests] = (), topology: Mapping[str, int] | None = None, belief: Belief | None = None,
+             traces: Sequence[Trace] = ()) -> list[Finding]:
     """All findings of notebook 05. `tp`: tensor parallel size; `device`: `cpu`, `cuda`, None if unknown; the rest where the case has it."""
     off = off_path(tp, device)
     if off:
         return [path(tp, device)]
-    return [path(tp, device), environment(env, host or Host(), process_env, off=off), messages(plan, tp, device), graph(log, plan, tests, off=off, belief=belief),
+    host = host or Host()
+    return [path(tp, device, host.link, traces), environment(env, host, process_env, off=off), messages(plan, tp, device, measured=bool(tests)), graph(log, plan, tests, off=off, belief=belief),
             choice(log, belief, off=off), curve(tests, plan, off=off), links(topology, off=off)]
 
 
-def path(tp: int | None, device: str | None = None) -> Finding:
+def path(tp: int | None, device: str | None = None, link: str | None = None, traces: Sequence[Trace] = ()) -> Finding:
     """Is NCCL on the path of a served token?"""
     common: dict[str, Any] = {"id": "nccl.path", "question": "Is NCCL on the path of a served token?", "notebook": NOTEBOOK}
     off = off_path(tp, device)
@@ -43,8 +46,18 @@ def path(tp: int | None, device: str | None = None) -> Finding:
     if tp is None:
         return Finding(**common, status=Status.SKIPPED, statement="The tensor parallel size is not known: whether NCCL is on the path was not decided.",
                        next_step="Give the launch line (--tp) in the case.")
-    return Finding(**common, status=Status.INCONCLUSIVE, required=False, observed=tp, unit="tensor parallel size",
-                   statement=f"{tp} ranks exchange hidden states twice a layer. Whether NCCL or a custom kernel carries them, the log of the engine says.",
+    seen = ways(traces)
+    if seen:
+        text = ", ".join(f"{n} by {way}" for way, n in sorted(seen.items(), key=lambda x: -x[1]))
+        return Finding(**common, status=Status.PASS, observed=seen, n=sum(seen.values()), required=False,
+                       evidence=tuple(Evidence(note=f"{t.format}, {len(t.of())} all-reduces", path=str(t.path)) for t in traces),
+                       statement=f"In the traces all-reduces are carried {text}. Which protocol NCCL used, the name of its kernel does not say.")
+    common |= {"status": Status.INCONCLUSIVE, "required": False, "observed": tp, "unit": "tensor parallel size"}
+    if link == "pcie" and tp > 2:
+        return Finding(**common, evidence=(Evidence(note="custom all-reduce is refused for more than two GPUs without full NVLink", source="sglang 0.5.9 custom_all_reduce.py:146"),),
+                       statement=f"{tp} PCIe GPUs: the engine's custom all-reduce is refused for more than two of them, so NCCL carries both all-reduces of a layer unless another kernel is switched on.",
+                       next_step="Look for \"Custom allreduce is disabled\" in the server log; a trace of one decode step names what carries them.")
+    return Finding(**common, statement=f"{tp} ranks exchange hidden states twice a layer. Whether NCCL or a custom kernel carries them, the log of the engine says.",
                    next_step="Look for \"Custom allreduce is disabled\" in the server log; more than two PCIe GPUs always use NCCL.")
 
 
@@ -80,7 +93,7 @@ def environment(env: Mapping[str, str] | None, host: Host, process_env: Mapping[
                    statement=f"{len(settings)} NCCL settings ({', '.join(settings)}) are taken as written, for {version}.{warned}{live}")
 
 
-def messages(plan: MessagePlan | None, tp: int | None, device: str | None = None) -> Finding:
+def messages(plan: MessagePlan | None, tp: int | None, device: str | None = None, *, measured: bool = False) -> Finding:
     """What does decode send, and how often?"""
     common: dict[str, Any] = {"id": "nccl.plan", "question": "What does one verify forward send, and how often?", "notebook": NOTEBOOK, "required": False}
     off = off_path(tp, device)
@@ -92,7 +105,7 @@ def messages(plan: MessagePlan | None, tp: int | None, device: str | None = None
     return Finding(**common, status=Status.SKIPPED, observed={"bytes": plan.bytes, "all_reduces": plan.count}, unit="bytes",
                    statement=f"A verify forward of {plan.tokens} tokens sends {plan.count} all-reduces of {plan.bytes:,} bytes each between {plan.tp} ranks "
                    f"(and {plan.draft_count} smaller ones in the draft steps). Every 10 us on one of them are {plan.verify_ms(10):.2f} ms a round. "
-                   "Nothing is measured yet; large-message bandwidth says nothing about this size.",
+                   f"{'' if measured else 'Nothing is measured yet; '}{'L' if measured else 'l'}arge-message bandwidth says nothing about this size.",
                    next_step=f"Measure at these sizes, under the server's own environment: {plan.nccl_tests}",
                    evidence=(Evidence(note="2 all-reduces a layer and 1 for the embedding", source="sglang 0.5.9 deepseek_v2.py:621, 699, 755"),))
 
@@ -109,8 +122,9 @@ def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[
     chosen = f"{pick.algorithm}/{pick.protocol} at {pick.bytes:,} bytes" if pick else "no choice logged at decode size"
     lost = [p for p in log.patterns if p.is_fallback]
     seen = [f"pattern {p.pattern}: bandwidth {p.bandwidth:g} GB/s, {p.link}, {p.channels} channels" for p in log.patterns]
-    evidence = tuple(Evidence(note=n, path=str(log.path)) for n in [*seen, *(f"{k}: {v} channel lines" for k, v in log.transports.items()), chosen])
-    evidence += tuple(Evidence(note=step, path=str(log.path)) for step in (chain(belief, log) if belief else ()))
+    notes = [*seen, *(f"{k}: {v} channel lines" for k, v in log.transports.items())]
+    evidence: tuple[Evidence, ...] = (*(Evidence(note=n) for n in notes), Evidence(note=chosen, path=str(log.path)))
+    evidence += tuple(Evidence(note=step) for step in (chain(belief, log) if belief else ()))
     if lost or log.lost_patterns:
         effect = _effect(plan, tests)
         text = f"bandwidth {lost[0].bandwidth:g} GB/s, {lost[0].link}, {lost[0].channels} channel(s)" if lost else f"no path for pattern {log.lost_patterns[0]}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from eagle_forensics.evidence.nccl_records import Trace
 from eagle_forensics.nccl.advice import Step
 from eagle_forensics.nccl.belief import Belief
 from eagle_forensics.nccl.curves import Curve
@@ -15,6 +16,7 @@ from eagle_forensics.nccl.ranking import Ranking
 from eagle_forensics.nccl.search import Space
 from eagle_forensics.nccl.sizes import MessagePlan, decode_sizes
 from eagle_forensics.nccl.tokens import Cost, Round
+from eagle_forensics.nccl.traces import carried
 
 STATISTICS = ("min", "p20", "p50", "p95", "p99", "mad")
 MICROSECONDS = {f"{s}, us": ".1f" for s in STATISTICS}
@@ -39,7 +41,7 @@ def belief_frame(belief: Belief | None) -> pd.DataFrame | None:
         row = {"bytes": r.bytes, "tokens": r.tokens, "log": f"{r.logged.algorithm}/{r.logged.protocol}" if r.logged else None,
                "channels in log": r.logged.channels if r.logged else None, "model": f"{r.model.algorithm}/{r.model.protocol}" if r.model else None,
                "NCCL believes, us": r.model.time_us if r.model else r.logged.time_us if r.logged else None}
-        rows.append(row | {f"measured, us ({label})": us for label, us in r.measured.items()})
+        rows.append(row | {f"us, {label.rsplit('.', 1)[0]}": us for label, us in r.measured.items()})
     return pd.DataFrame(rows).dropna(axis=1, how="all")
 
 
@@ -50,6 +52,19 @@ def ways_frame(belief: Belief | None, size: int | None) -> pd.DataFrame | None:
         return None
     return pd.DataFrame([{"way": f"{a}/{p}", "latency, us": belief.table[a, p].latency_us, "bandwidth, GB/s": belief.table[a, p].bandwidth, f"us at {size:,} bytes": t}
                          for (a, p), t in sorted(row.model.others.items(), key=lambda x: x[1])])
+
+
+def traces_frame(traces: Sequence[Trace]) -> pd.DataFrame | None:
+    """What carried the all-reduces, what they cost, and how long ranks waited for each other."""
+    found = carried(traces)
+    return pd.DataFrame([{"carried by": c.path, "bytes": c.bytes, "calls": c.calls, "ranks seen": c.ranks, "cost, us": c.cost_us, "skew, us": c.skew_us} for c in found]) if found else None
+
+
+def shares_frame(traces: Sequence[Trace]) -> pd.DataFrame | None:
+    """Where the time of each traced GPU went."""
+    rows = [{"trace": t.path.name, "span, us": s.span_us, "communication": f"{100 * s.communication_us / s.span_us:.0f} %", "compute": f"{100 * s.compute_us / s.span_us:.0f} %",
+             "both": f"{100 * s.overlap_us / s.span_us:.0f} %", "idle": f"{100 * s.idle_us / s.span_us:.0f} %"} for t in traces if (s := t.share) and s.span_us > 0]
+    return pd.DataFrame(rows) if rows else None
 
 
 def launches_frame(launches: Sequence[Measured], tokens: Mapping[int, int]) -> pd.DataFrame | None:

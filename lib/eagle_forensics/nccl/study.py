@@ -13,8 +13,9 @@ from eagle_forensics.case import Case
 from eagle_forensics.evidence.environment import read_env
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.nccl_logs import read_nccl_log
-from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Topology
+from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Topology, Trace
 from eagle_forensics.evidence.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl_traces import read_trace
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.targets import read_target
 from eagle_forensics.evidence.topology import read_topology
@@ -55,6 +56,7 @@ class Work:
     log: NcclLog | None
     tests: tuple[NcclTests, ...]
     topology: Topology | None
+    traces: tuple[Trace, ...]
     belief: Belief | None
     gpus: int | None
     config: Mapping[str, Any] | None
@@ -93,12 +95,13 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     log = read("log", read_nccl_log, nccl.debug_log) if nccl.debug_log else None
     tests = tuple(t for i, path in enumerate(nccl.tests) if (t := read(f"tests-{i}", read_nccl_tests, path)))
     topology = read("topology", read_topology, nccl.topology) if nccl.topology else None
+    traces = tuple(t for i, path in enumerate(nccl.traces) if (t := read(f"traces-{i}", read_trace, path)))
     release = log.version if log else None
     host = Host(nccl=release, link=hardware.link if hardware and hardware.link != "none" else None, nodes=(log.nodes or 1) if log else 1,
                 sglang=serving.version if serving.engine == "sglang" else None)
     belief = believe(log, decode_sizes(sent), capability=hardware.compute_capability if hardware else None, release=release, tests=tests, env=env) if sent else None
     runs = tokens.rounds(acceptance)
-    return Work(tp, device, sent, env, engine_env(serving.engine, serving.version), host, log, tests, topology, belief, hardware.count if hardware else tp,
+    return Work(tp, device, sent, env, engine_env(serving.engine, serving.version), host, log, tests, topology, traces, belief, hardware.count if hardware else tp,
                 target.config if target else None, runs, _cost(runs, target.config if target else None), tuple(problems))
 
 
@@ -122,7 +125,7 @@ def space(work: Work, measured: Bench) -> Space | None:
 def judge(work: Work) -> list[Finding]:
     """What NCCL does with its settings on the served machine."""
     return findings.evaluate(tp=work.tp, device=work.device, plan=work.plan, env=work.env, host=work.host, log=work.log, tests=work.tests,
-                             topology=work.topology.counts if work.topology else None, belief=work.belief)
+                             topology=work.topology.counts if work.topology else None, belief=work.belief, traces=work.traces)
 
 
 def joined(work: Work, measured: Bench) -> list[Finding]:
