@@ -80,6 +80,19 @@ def ratio_of_sums(numerators: Sequence[float], denominators: Sequence[float], *,
     return Estimate(value, float(low), float(high), int(den.sum()), len(den), f"bootstrap over {len(den)} sequences")
 
 
+SEQUENTIAL_LEAST = 16
+"""Requests before the first look of `narrow_enough`. Simulated (400 runs, a look every 8 requests): the intervals at which such a run stopped
+hold the truth in 0.94 to 0.95 of the runs from 16 requests on, in 0.91 to 0.93 from 8 on."""
+
+
+def narrow_enough(estimate: Estimate, half_width: float, least: int = SEQUENTIAL_LEAST) -> bool:
+    """Whether a measurement may stop: at least `least` independent groups and an interval of at most +- `half_width`.
+
+    The rule looks at the width alone, never at the value, so looking often favours no verdict.
+    """
+    return estimate.clusters >= least and (estimate.high - estimate.low) / 2 <= half_width
+
+
 def paired_difference(
     first: Sequence[float], second: Sequence[float], denominators: Sequence[float],
     second_denominators: Sequence[float] | None = None, *, seed: int = 0, level: float = LEVEL,

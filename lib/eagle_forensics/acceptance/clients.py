@@ -1,0 +1,150 @@
+"""What every client of a live server gives: who it is, one answer, its running counters; `connect` finds out which engine answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from eagle_forensics.acceptance.counters import Acceptance
+from eagle_forensics.acceptance.transport import Failure, Patience, Transport
+from eagle_forensics.evidence.environment import redacted
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen."""
+
+    temperature: float = 0.0
+    max_tokens: int = 128
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a server says about itself."""
+
+    url: str
+    engine: str
+    version: str | None
+    arguments: Mapping[str, Any]
+    """Effective arguments as the server gives them, secrets blanked; empty where it gives none."""
+    speculative: bool | None
+    steps: int | None
+    topk: int | None
+    draft_tokens: int | None
+    instance: str
+    """Changes when the server is started again or with other arguments."""
+    simulated: str | None = None
+    """The setting that makes acceptance a simulation; None if none is seen."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request and what came back; a failed one has `error` and nothing invented."""
+
+    prompt: str
+    """Id of the prompt."""
+    domain: str
+    prompt_tokens: int | None = None
+    output_ids: tuple[int, ...] | None = None
+    text: str = ""
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish: str | None = None
+    acceptance: Acceptance | None = None
+    started_s: float = 0.0
+    """Monotonic clock."""
+    first_s: float | None = None
+    """Seconds to the first token."""
+    seconds: float = 0.0
+    """Seconds to the last."""
+    error: str | None = None
+    kind: str | None = None
+    """Kind of the failure (`transport.Failure`)."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    @property
+    def decode_tokens_per_second(self) -> float | None:
+        """Tokens after the first, by the time they took."""
+        if not self.ok or self.first_s is None or not self.completion_tokens or self.completion_tokens < 2 or self.seconds <= self.first_s:
+            return None
+        return (self.completion_tokens - 1) / (self.seconds - self.first_s)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A token and its log-probability."""
+
+    token: int
+    logprob: float
+
+
+class Client(Protocol):
+    """A live server."""
+
+    engine: str
+    url: str
+
+    async def server(self) -> Server:
+        """What it is; asked again to notice a restart."""
+        ...
+
+    async def answer(self, prompt: str, domain: str, ids: tuple[int, ...], sampling: Sampling) -> Answer:
+        """One streamed answer; failures become `Answer.error`."""
+        ...
+
+    async def counters(self) -> Acceptance | None:
+        """Running counters since the server's start; None where it has none. A source without accepted drafts counts them as 0."""
+        ...
+
+    async def flush(self) -> str | None:
+        """Empty the prefix cache; why it could not be, else None."""
+        ...
+
+    async def choices(self, ids: tuple[int, ...], n: int) -> tuple[Choice, ...]:
+        """The n likeliest next tokens after `ids`."""
+        ...
+
+
+async def connect(transport: Transport) -> Client:
+    """The client for the engine that answers at the URL. Failure if none does, ValueError for one that is not known."""
+    from eagle_forensics.acceptance.clients_sglang import SglangClient
+    from eagle_forensics.acceptance.clients_vllm import VllmClient
+
+    for path, client in (("/server_info", SglangClient), ("/get_server_info", SglangClient), ("/version", VllmClient)):
+        try:
+            said = await transport.json("GET", path)
+        except Failure as failure:
+            if failure.kind in ("status", "malformed", "redirect") and failure.status not in (401, 403):
+                continue
+            raise
+        if isinstance(said, dict) and client.recognises(said):
+            return client(transport)
+    raise ValueError(f"{transport.url}: neither SGLang (/server_info) nor vLLM (/version) answers there. Check serving.url.")
+
+
+def shown_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments without secrets: values of secret names and passwords in URLs are blanked, nested ones too."""
+    def shown(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {k: shown(str(k), v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [shown(name, v) for v in value]
+        return redacted(name, value, setting=True) if isinstance(value, str) else value
+
+    return {str(k): shown(str(k), v) for k, v in arguments.items()}
+
+
+def digest(value: Any) -> str:
+    """Short hash of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+__all__ = ["Answer", "Choice", "Client", "Patience", "Sampling", "Server", "Transport", "connect", "digest", "shown_arguments"]
