@@ -63,6 +63,26 @@ def test_bad_input_ends_with_a_message_and_code_2(tmp_path, args, says):
     assert says in done.stderr and "Traceback" not in done.stderr
 
 
+SPEC = ("--speculative-algorithm", "EAGLE3", "--speculative-num-steps")
+
+
+@pytest.mark.parametrize(("args", "code", "says"), [
+    (("layers", "--engine", "sglang", "--version", "0.5.23", "--model-type", "llama", "--layers", 30, "--ids=1,14,26"), 0, "b=27"),
+    (("layers", "--engine", "sglang", "--version", "0.5.23", "--model-type", "llama", "--layers", 30, "--ids=1,14,99"), 1, "never captured: [100]"),
+    (("layers", "--engine", "vllm", "--version", "0.33.0", "--model-type", "llama", "--layers", 30, "--ids=1,x,3"), 1, "must be integers"),
+    (("layers", "--engine", "sglang", "--version", "0.5.23", "--model-type", "llama", "--layers", 0), 2, ""),
+    (("args", "--engine", "sglang", "--version", "0.5.23", "--", *SPEC, 3, "--speculative-eagle-topk", 1, "--speculative-num-draft-tokens", 4), 0, "num_steps"),
+    (("args", "--engine", "sglang", "--version", "0.5.23", "--", *SPEC, 2, "--speculative-eagle-topk", 2, "--speculative-num-draft-tokens", 16), 1, "out of range"),
+    (("args", "--engine", "sglang", "--version", "0.5.23", "--", *SPEC, "abc"), 2, "argument --speculative-num-steps: invalid int value: 'abc'"),
+    (("args", "--engine", "vllm", "--version", "0.33.0", "--", "--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 0}'), 1, "greater than zero"),
+    (("args", "--engine", "nonesuch", "--version", "1", "--"), 2, ""),
+])
+def test_impossible_input_of_layers_and_args_is_an_exit_code(args, code, says):
+    done = cli(*args)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert says in done.stdout and "Traceback" not in done.stderr
+
+
 def test_a_mistyped_key_gets_a_suggestion(tmp_path):
     (tmp_path / "case.yaml").write_text("name: a\n")
     done = cli("run", tmp_path / "case.yaml", "--set", "drafter.pth=x", cwd=tmp_path)

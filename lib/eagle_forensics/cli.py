@@ -1,7 +1,8 @@
 """The command line: `eagle-forensics demo | run | init | show | compare | index | layers | args`.
 
 Every command imports what it needs when it is called, so that `--help`, `layers` and `args` never import torch.
-Exit codes: 0 pass, 1 fail, 2 usage or bad input, 3 error, 4 inconclusive; 130 after Ctrl-C.
+Exit codes: 0 pass, 1 fail, 2 usage or bad input, 3 error, 4 inconclusive; 130 after Ctrl-C. For `layers` and `args`: 1 when the engine would
+refuse the launch or crash, 2 when the command itself is unusable.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ app = typer.Typer(
     epilog="Start with: eagle-forensics demo --offline",
 )
 
-USAGE, ERROR, INTERRUPTED = 2, 3, 130
+FAILED, USAGE, ERROR, INTERRUPTED = 1, 2, 3, 130
 
 
 def main() -> None:
@@ -134,11 +135,13 @@ def layers(
     runner: Annotated[str | None, typer.Option(help="vLLM model runner: v1 or v2.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """Which boundaries are captured, per execution path, and how to write the ids on every other engine."""
+    """Which boundaries are captured, per execution path, and how to write the ids on every other engine. Exits with 1 if that crashes."""
     from eagle_forensics.engines.layers import resolve_layers
 
     answer = resolve_layers(engine, version, model_type=model_type, layers=layers, ids=_ids(ids), place=place, runner=runner)
     _print(answer.to_json(), as_json, _layers_text)
+    if answer.error:
+        raise typer.Exit(FAILED)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -149,11 +152,16 @@ def args(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
     launch: Annotated[list[str] | None, typer.Argument(help="Launch arguments, after --.", metavar="-- ARG...")] = None,
 ) -> None:
-    """What an engine makes of its launch arguments: raw to effective, the log lines and errors to expect."""
+    """What an engine makes of its launch arguments: raw to effective, the log lines and errors to expect.
+
+    Exits with 1 if the server would not start, with 2 if its parser refuses the arguments as such.
+    """
     from eagle_forensics.engines.arguments import resolve_args
 
     answer = resolve_args(engine, version, launch or [], architecture=architecture)
     _print(answer.to_json(), as_json, _args_text)
+    if answer.error:
+        raise typer.Exit(USAGE if answer.refusal == "usage" else FAILED)
 
 
 def _complain(message: str) -> None:

@@ -94,7 +94,16 @@ def test_eagle_with_an_eagle3_head(tmp_path):
 def test_arguments_the_engine_refuses_are_quoted(tmp_path):
     found = inspect(papers(tmp_path, launch="--speculative-algorithm EAGLE3 --speculative-num-steps 3"))
     item = one(argument_findings(found), "config.arguments")
-    assert item.status is Status.FAIL and "TypeError" in item.statement
+    assert item.status is Status.FAIL and "TypeError" in item.statement and item.fault == "args.refused"
+
+
+@pytest.mark.parametrize(("line", "fault", "words"), [
+    ("--speculative-num-steps abc", "args.refused", "argument --speculative-num-steps: invalid int value: 'abc'"),
+    ("--speculative-num-steps 2 --speculative-eagle-topk 2 --speculative-num-draft-tokens 16", "args.tree-capacity", "6 nodes"),
+])
+def test_a_wrong_value_is_no_tree_that_does_not_fit(tmp_path, line, fault, words):
+    item = one(argument_findings(inspect(papers(tmp_path, launch=f"--speculative-algorithm EAGLE3 {line}"))), "config.arguments")
+    assert item.fault == fault and words in item.statement
 
 
 @pytest.mark.parametrize(("break_it", "key"), [

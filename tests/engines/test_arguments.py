@@ -246,3 +246,63 @@ def test_pipeline_parallelism_is_refused_in_the_words_of_the_release(version, al
                                               "--speculative-eagle-topk", "1"], architecture="LlamaForCausalLM")
     assert (words or "") in (answer.error or "") and bool(answer.error) is bool(words)
     assert words or any("SGLANG_ENABLE_PP_SPEC" in m.text for m in answer.messages)
+
+
+CHAIN3 = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 --speculative-adaptive"
+
+
+@pytest.mark.parametrize(("version", "extra", "reason"), [
+    ("0.5.11", "", "the overlap scheduler (spec v2) is enabled (adaptive is only implemented for EAGLEWorker v1)"),
+    ("0.5.11", "--disable-overlap-schedule", None), ("0.5.12", "", None),
+    ("0.5.12", "--enable-multi-layer-eagle", "enable_multi_layer_eagle=True is not supported (MultiLayerEagleWorker does not implement adaptive)"),
+    ("0.5.13", "--enable-multi-layer-eagle", "enable_multi_layer_eagle=True is not supported (MultiLayerEagleWorkerV2 does not implement adaptive)"),
+    ("0.5.21", "--enable-dp-attention", "enable_dp_attention=True is not supported (adaptive tier decisions are not synchronized across DP ranks)"),
+    ("0.5.22", "--enable-dp-attention", "attention DP is not supported (adaptive tier decisions are not synchronized across DP ranks)"),
+    ("0.5.14", "--enable-pdmux", "enable_pdmux=True is not supported (adaptive state swap does not update decode_attn_backend_group)"),
+])
+def test_what_switches_adaptive_speculation_off_by_release(version, extra, reason):
+    answer = sglang(version, f"{CHAIN3} {extra}")
+    said = [text for text in texts(answer) if text.startswith("speculative_adaptive disabled")]
+    assert said == ([] if reason is None else [f"speculative_adaptive disabled: {reason}. Falling back to static speculative params."])
+    assert answer.effective["adaptive"] == (reason is None) and answer.error is None
+
+
+@pytest.mark.parametrize(("version", "note"), [
+    ("0.5.11", "among [1, 3, 7] while the server runs, starting at 3"), ("0.5.12", "among [1, 2, 3, 7] while the server runs, starting at 2"), ("0.5.13", None)])
+def test_a_step_count_outside_the_candidates_before_0_5_14(version, note):
+    line = "--speculative-num-steps 2 --speculative-eagle-topk 1 --speculative-num-draft-tokens 3 --speculative-adaptive --disable-overlap-schedule"
+    answer = sglang(version, line)
+    if note is None:
+        assert "candidate_steps [1, 3, 7]" in answer.error and answer.refusal == "value"
+    else:
+        assert answer.error is None and any(note in text for text in texts(answer, "note"))
+
+
+def test_a_file_of_adaptive_candidates_is_said_to_be_unread():
+    answer = sglang("0.5.23", "--speculative-adaptive --speculative-num-steps 2 --speculative-adaptive-config tiers.json")
+    assert answer.error is None and answer.assumed and any("not read here" in text for text in texts(answer, "note"))
+
+
+@pytest.mark.parametrize(("engine", "version", "line", "error", "refusal"), [
+    ("sglang", "0.5.23", "--speculative-num-steps abc", "argument --speculative-num-steps: invalid int value: 'abc'", "usage"),
+    ("sglang", "0.5.23", "--speculative-num-steps 3.5", "argument --speculative-num-steps: invalid int value: '3.5'", "usage"),
+    ("sglang", "0.5.23", "--speculative-num-steps", "argument --speculative-num-steps: expected one argument", "usage"),
+    ("sglang", "0.5.10", "--speculative-adaptive", "unrecognized arguments: --speculative-adaptive (it exists from SGLang 0.5.11 on)", "usage"),
+    ("sglang", "0.5.23", "--speculative-num-steps 2 --speculative-eagle-topk 2 --speculative-num-draft-tokens 16", "out of range", "tree"),
+    ("sglang", "0.5.23", "--speculative-num-draft-tokens 16", "AssertionError", "value"),
+    ("vllm", "0.33.0", "--speculative-config {method:eagle3}", "is not JSON", "usage"),
+    ("vllm", "0.33.0", """--speculative-config '{"method": "eagle3", "num_speculative_tokens": 0}'""", "greater than zero", "value"),
+    ("vllm", "0.28.0", "--per-request-spec-decode-metrics summary", "it exists from vLLM 0.29.0 on", "usage"),
+])
+def test_what_kind_of_refusal_it_is(engine, version, line, error, refusal):
+    answer = sglang(version, line) if engine == "sglang" else resolve_args("vllm", version, shlex.split(line))
+    assert error in answer.error and answer.refusal == refusal
+
+
+def test_a_flag_that_is_too_new_is_a_note_where_the_release_was_not_read():
+    answer = sglang("0.5.10.post9", "--speculative-adaptive")
+    assert answer.error is None and answer.assumed and any("it exists from SGLang 0.5.11 on" in text for text in texts(answer, "note"))
+
+
+def test_an_accepted_launch_is_no_refusal():
+    assert sglang("0.5.23", CHAIN3).refusal is None

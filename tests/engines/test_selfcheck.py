@@ -19,8 +19,8 @@ from eagle_forensics.engines.source import (
 )
 from eagle_forensics.engines.source.execute import Refused, callable_of, outcome
 from eagle_forensics.engines.source.sglang_arguments import check_eagle_arguments
-from eagle_forensics.engines.source.sglang_fusion import check_fusion
 from eagle_forensics.engines.source.sglang_capture import check_graph
+from eagle_forensics.engines.source.sglang_fusion import check_fusion
 from eagle_forensics.engines.source.sglang_layers import Classes, check_reading, check_values
 from eagle_forensics.engines.source.sglang_tensors import check_loading
 from eagle_forensics.engines.source.vllm_layers import check_resolvers

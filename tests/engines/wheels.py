@@ -16,7 +16,8 @@ from eagle_forensics.evidence.cache import cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = {
-    "sglang": ("srt/models/", "srt/model_executor/", "srt/arg_groups/", "srt/server_args.py", "srt/environ.py"),
+    "sglang": ("srt/models/", "srt/model_executor/", "srt/arg_groups/", "srt/server_args.py", "srt/environ.py",
+               "srt/speculative/adaptive_spec_params.py"),
     "vllm": ("v1/worker/gpu_model_runner.py", "v1/worker/gpu/spec_decode/", "v1/spec_decode/", "config/", "model_executor/models/"),
 }
 

@@ -61,7 +61,7 @@ def argument_findings(found: Inspection) -> list[Finding]:
     effective, raw = answer.effective or {}, answer.raw
     if answer.error:
         return [Finding(
-            id="config.arguments", fault="args.tree-capacity", question=question, status=Status.FAIL, notebook=NOTEBOOK,
+            id="config.arguments", fault="args.tree-capacity" if answer.refusal == "tree" else "args.refused", question=question, status=Status.FAIL, notebook=NOTEBOOK,
             statement=f"{found.engine} refuses these launch arguments: {answer.error}", observed=answer.error, expected="a server that starts",
             competitor=Competitor(fault="args.draft-budget-overridden", margin="an error, not a warning",
                                   why_rejected="an overridden budget starts and serves; these arguments do not start"),

@@ -106,6 +106,8 @@ class ArgsAnswer:
     assumed: bool
     changed: tuple[str, ...] = ()
     """Keys of `effective` that the user set to something else."""
+    refusal: str | None = None
+    """What kind of error: `usage` (the command line itself: wrong type, unknown flag), `tree` (a tree that does not fit), `value` (any other)."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and dicts, as `args --json` prints them."""

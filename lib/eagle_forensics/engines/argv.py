@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from eagle_forensics.engines.versions import since
+
 _ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=.*", re.DOTALL)
 _NUMBER = re.compile(r"-\d+(?:\.\d+)?")
 
@@ -26,6 +28,13 @@ class ParsedArgv:
     notes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     """What argparse would refuse, in its words."""
+
+    def refuse_early_flags(self, engine: str, release: str, first: Mapping[str, str], assumed: bool) -> None:
+        """Flags that `release` does not know yet: an error where the release was read, else a note. `first`: flag -> first release."""
+        for name in self.raw:
+            if name in first and not since(first[name], release):
+                said = f"unrecognized arguments: --{name.replace('_', '-')} (it exists from {engine} {first[name]} on)"
+                (self.notes if assumed else self.errors).append(said)
 
 
 def parse_argv(argv: Sequence[str], kinds: Mapping[str, str], aliases: Mapping[str, str]) -> ParsedArgv:

@@ -13,7 +13,7 @@ from typing import Any
 from eagle_forensics.engines.answers import ArgsAnswer, Message
 from eagle_forensics.engines.argv import parse_argv
 from eagle_forensics.engines.tables import table
-from eagle_forensics.engines.versions import nearest, since
+from eagle_forensics.engines.versions import nearest
 from eagle_forensics.engines.vllm import default_runner, releases
 
 TABLE = "vllm_args"
@@ -26,11 +26,8 @@ def resolve(version: str, argv: Sequence[str], *, architecture: str | None = Non
     at = nearest("vllm", version, releases())
     parsed = parse_argv(argv, rules["flags"], rules["aliases"])
     env = {**(env or {}), **parsed.env}
+    parsed.refuse_early_flags("vLLM", at.release, rules["since"], at.assumed)
     messages = [Message("note", text) for text in ([at.note] if at.note else []) + parsed.notes]
-    for name in parsed.raw:
-        first = rules["since"].get(name)
-        if first and not since(first, at.release):
-            messages.append(Message("note", f"--{name.replace('_', '-')} exists from vLLM {first} on; {at.release} refuses it"))
     errors = list(parsed.errors)
     raw: dict[str, Any] = dict(parsed.raw)
     spec: dict[str, Any] | None = None
@@ -40,12 +37,14 @@ def resolve(version: str, argv: Sequence[str], *, architecture: str | None = Non
             raw["speculative_config"] = spec
         except ValueError as error:
             errors.append(str(error))
+    refusal = "usage" if errors else None
     effective = _plain_settings(raw, at.release, model_type, env, messages)
     if spec is not None:
         errors += _speculation(spec, raw, draft_architecture, effective, messages)
     elif not errors:
         messages.append(Message("note", "no --speculative-config: the server does not speculate, unless the model is a speculators checkpoint"))
-    return ArgsAnswer("vllm", version, raw, effective, tuple(messages), "; ".join(errors) or None, (rules["source"],), at.assumed)
+    return ArgsAnswer("vllm", version, raw, effective, tuple(messages), "; ".join(errors) or None, (rules["source"],), at.assumed,
+                      refusal=refusal or ("value" if errors else None))
 
 
 def _spec(text: str) -> dict[str, Any]:

@@ -37,8 +37,8 @@ def check_layers(tree: Tree) -> tuple[Difference, ...]:
 
 
 def check_arguments(tree: Tree) -> tuple[Difference, ...]:
-    """Argument rules: numbers, switches, log lines and exceptions over a grid of combinations; the list of the
-    all-reduce fusion (SGLang only)."""
+    """Argument rules: numbers, switches, log lines and exceptions over a grid of combinations; what switches
+    adaptive speculation off; the list of the all-reduce fusion (SGLang only)."""
     ledger = Ledger()
     _arguments(tree, ledger)
     return tuple(ledger.differences)
@@ -66,7 +66,8 @@ def _layers(tree: Tree, ledger: Ledger) -> None:
 def _arguments(tree: Tree, ledger: Ledger) -> None:
     if tree.engine == "sglang":
         ledger.topic = "arguments"
-        from eagle_forensics.engines.source import sglang_arguments, sglang_fusion
+        from eagle_forensics.engines.source import sglang_adaptive, sglang_arguments, sglang_fusion
 
         sglang_arguments.check_eagle_arguments(tree, ledger)
+        sglang_adaptive.check_adaptive(tree, ledger)
         sglang_fusion.check_fusion(tree, ledger)
