@@ -111,7 +111,7 @@ def costs(system: System, release: str, env: Mapping[str, str] | None = None) ->
         for protocol in PROTOCOLS:
             if graph is None or name not in algorithms or protocol not in protocols or (name == "NVLS" and protocol != "SIMPLE"):
                 continue
-            if protocol == "LL128" and not (env.get("NCCL_PROTO") or _ll128(graph, system.capability, k)):
+            if protocol == "LL128" and not (_entries(env.get("NCCL_PROTO")) or _ll128(graph, system.capability, k)):
                 continue
             bandwidth = _bandwidth(name, protocol, graph, system, k)
             if bandwidth > 0:
@@ -210,16 +210,19 @@ def _correction(algorithm: str, protocol: str, size: int) -> float:
 
 def _enabled(setting: str | None, words: tuple[str, ...], release: tuple[int, ...]) -> set[str]:
     """The words that NCCL_ALGO or NCCL_PROTO leaves to an all-reduce; all without a setting."""
+    if setting and ":" in setting and release < WITHOUT_PREFIXES:
+        return set()  # no token matches
     chosen = set(words)
-    for entry in (setting or "").split(";"):
-        function, colon, listed = entry.rpartition(":")
-        if colon and release < WITHOUT_PREFIXES:
-            return set()  # no token matches
-        if not entry.strip() or (colon and function.strip().lower() != "allreduce"):
-            continue
-        tokens = {t.strip().upper() for t in listed.strip().lstrip("^").split(",")}
-        chosen = {w for w in words if (w in tokens) != listed.strip().startswith("^")}
+    for listed in _entries(setting):
+        tokens = {t.strip().upper() for t in listed.lstrip("^").split(",")}
+        chosen = {w for w in words if (w in tokens) != listed.startswith("^")}
     return chosen
+
+
+def _entries(setting: str | None) -> list[str]:
+    """The lists of a setting that concern an all-reduce. Any of them, `^LL` too, switches LL128 from "where it is safe" to on or off."""
+    parts = [entry.rpartition(":") for entry in (setting or "").split(";") if entry.strip()]
+    return [listed.strip() for function, colon, listed in parts if not colon or function.strip().lower() == "allreduce"]
 
 
 @cache
