@@ -127,8 +127,8 @@ async def measure(servers: Mapping[str, Client], workload: Workload, settings: S
                   keep: Callable[[str, Sequence[Answer]], None] | None = None) -> dict[str, Measurement]:
     """Ask every server the prompts of the workload, interleaved in random order, and stop early by the first server's interval.
 
-    `keep` is handed the answers of each block as they come, so that an interrupted run leaves what it has. Refused for a server that simulates acceptance; Failure if one is not up at the start. Later faults end the measurement and are in
-    its `stopped`.
+    `keep` is handed the answers of each block as they come, so that an interrupted run leaves what it has. Refused for a server that
+    simulates acceptance; Failure if one is not up at the start. Later faults end the measurement and are in its `stopped`.
     """
     settings = settings or Settings()
     say = progress or (lambda line: None)

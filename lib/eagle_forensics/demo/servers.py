@@ -1,0 +1,53 @@
+"""How the demo's target and drafter are served for real on a CPU: SGLang 0.5.23 out of `.venv-sglang`, as PyPI has it.
+
+The compiled kernels that PyPI lacks are replaced by `standin/sgl_kernel`, on PYTHONPATH of the served process only. The flags
+are those that EAGLE-3 needs on a machine without AMX: all three backends named, one thread, no compilation at warm-up.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+STANDIN = Path(__file__).parent / "standin"
+SGLANG_ENV = ".venv-sglang"
+
+
+@dataclass(frozen=True)
+class ServedBy:
+    """A command and its environment, ready for `acceptance.serve.serving`."""
+
+    command: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def sglang_python(checkout: Path) -> Path | None:
+    """The interpreter that `make sglang-env` made; None without it."""
+    python = checkout / SGLANG_ENV / "bin" / "python"
+    return python if python.exists() else None
+
+
+def sglang(python: Path, target: Path, drafter: Path | None = None, *, steps: int = 3, topk: int = 1, draft_tokens: int | None = None,
+           dtype: str = "float32", extra: Sequence[str] = ()) -> ServedBy:
+    """SGLang on the CPU, with speculation if a drafter is given. `draft_tokens`: steps + 1 where it is left out."""
+    command = [str(python), "-W", "ignore", "-m", "sglang.launch_server", "--model-path", str(target), "--device", "cpu", "--dtype", dtype,
+               "--enable-metrics", "--decode-log-interval", "1", "--max-total-tokens", "8192", "--max-running-requests", "4",
+               "--attention-backend", "torch_native", "--prefill-attention-backend", "intel_amx", "--decode-attention-backend", "intel_amx"]
+    if drafter is not None:
+        command += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(drafter), "--speculative-num-steps", str(steps),
+                    "--speculative-eagle-topk", str(topk), "--speculative-num-draft-tokens", str(draft_tokens or steps + 1)]
+    env = {"PYTHONPATH": str(STANDIN), "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
+    return ServedBy((*command, *extra), env)
+
+
+def with_ids(drafter: Path, ids: Sequence[int], folder: Path) -> Path:
+    """A copy of the drafter whose config names other layer ids, nested as SGLang reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(drafter / "model.safetensors", folder)
+    config = json.loads((drafter / "config.json").read_text(encoding="utf-8"))
+    config["eagle_config"] = {**(config.get("eagle_config") or {}), "eagle_aux_hidden_state_layer_ids": list(ids)}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return folder
