@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_forensics.nccl import grammar
-from eagle_forensics.nccl.audit import Host, audit, not_live
+from eagle_forensics.nccl import engine, grammar
+from eagle_forensics.nccl.audit import Host, audit
 from eagle_forensics.nccl.registry import bundled_nccl, rules, variables, version
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -47,6 +47,7 @@ def test_published_case(text, release, expected):
 
 def test_all_cases_are_there():
     assert len(cases()) == 26 and len(variables()) == 261
+    assert sum(v.kind == "int" for v in variables().values()) == 212
 
 
 @pytest.mark.parametrize("env", [
@@ -88,18 +89,70 @@ def test_did_you_mean():
 
 @pytest.mark.parametrize(("release", "codes"), [("0.5.3", ["error"]), ("0.5.4", []), ("0.5.10.post1", [])])
 def test_sglang_overwrites_two_variables_up_to_0_5_3(release, codes):
-    env = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}
-    assert [i.severity for i in audit(env, Host(sglang=release))] == codes
+    env = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "4" if release == "0.5.3" else "8"}
+    assert [i.severity for i in audit(env, Host(engine="sglang", engine_release=release))] == codes
 
 
 def test_sglang_forces_the_number_of_connections():
-    assert [i.code for i in audit({"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}, Host(sglang="0.5.9"))] == ["SET_BY_SGLANG"]
-    assert "4" in audit({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, Host(sglang="0.5.3"))[0].message
+    env = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
+    assert [(i.code, i.severity) for i in audit(env, Host(engine="sglang", engine_release="0.5.9"))] == [("SET_BY_SGLANG", "warn")]
+    assert "4" in audit({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, Host(engine="sglang", engine_release="0.5.3"))[0].message
 
 
-def test_what_does_not_reach_the_process_is_named():
-    found = not_live({"NCCL_PROTO": "LL", "NCCL_ALGO": "ring", "NCCL_DEBUG": "INFO", "HOME": "x"}, {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "tree"})
-    assert [(i.code, i.variable) for i in found] == [("NOT_LIVE", "NCCL_ALGO"), ("NOT_LIVE", "NCCL_PROTO")]
+@pytest.mark.parametrize(("engine_name", "release", "flags", "env", "expected"), [
+    ("sglang", "0.5.9", {}, {}, {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}),
+    ("sglang", "0.5.9", {}, {"NCCL_NVLS_ENABLE": "1"}, {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}),
+    ("sglang", "0.5.9", {"enable_nccl_nvls": True}, {"NCCL_NVLS_ENABLE": "0"}, {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}),
+    ("sglang", "0.5.23", {"enable_symm_mem": True}, {}, {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "8", "NCCL_GRAPH_REGISTER": "0"}),
+    ("sglang", "0.5.3", {}, {"NCCL_CUMEM_ENABLE": "1"}, {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "4"}),
+    ("vllm", "0.9.0.1", {}, {"NCCL_CUMEM_ENABLE": "1"}, {"NCCL_CUMEM_ENABLE": "0"}), ("vllm", "0.9.1", {}, {"NCCL_CUMEM_ENABLE": "1"}, {"NCCL_CUMEM_ENABLE": "1"}),
+    ("vllm", "0.9.1", {}, {}, {"NCCL_CUMEM_ENABLE": "0"}), ("vllm", "0.10.2", {}, {}, {}), ("vllm", "0.32.0", {}, {}, {}), ("trtllm", "1.0", {}, {}, {}), (None, None, {}, {}, {}),
+])
+def test_what_an_engine_makes_of_an_environment(engine_name, release, flags, env, expected):
+    assert engine.applied(env, engine.settings(engine_name, release, flags)) == expected
+
+
+def test_a_flag_of_the_engine_overwrites_a_setting():
+    flags = {"enable_deterministic_inference": True}
+    found = audit({"NCCL_ALGO": "allreduce:ring", "NCCL_MIN_NCHANNELS": "2"}, Host(engine="sglang", engine_release="0.5.23", flags=flags, nccl="2.30.7"))
+    errors = [(i.variable, i.code) for i in found if i.severity == "error"]
+    assert errors == [("NCCL_ALGO", "SET_BY_SGLANG"), ("NCCL_MIN_NCHANNELS", "SET_BY_SGLANG")] and "--enable-deterministic-inference" in found[0].message
+
+
+def test_an_engine_setting_that_its_own_nccl_cannot_take_is_named():
+    found = audit({}, Host(engine="sglang", engine_release="0.4.6", flags={"enable_deterministic_inference": True}, nccl="2.21.5"))
+    assert found[0].code == "ALGO_PREFIX_NEEDS_224"
+
+
+@pytest.mark.skipif(not (INSTALLED := list((Path(__file__).parents[2] / ".venv-sglang").glob("lib/python3*/site-packages/sglang"))), reason="needs `make sglang-env`")
+def test_the_installed_sglang_sets_what_the_table_says():
+    text = (INSTALLED[0] / "srt/entrypoints/engine.py").read_text()
+    assert 'os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"' in text and '"NCCL_NVLS_ENABLE" not in os.environ' in text
+    hook = (INSTALLED[0] / "srt/arg_groups/attention_hook.py").read_text()
+    assert 'os.environ["NCCL_ALGO"] = "allreduce:tree"' in hook and 'os.environ["NCCL_MIN_NCHANNELS"]' in hook
+    assert 'os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")' in (INSTALLED[0] / "srt/arg_groups/parallel_hook.py").read_text()
+
+
+@pytest.mark.parametrize(("env", "release", "code"), [
+    ({"NCCL_IB_DISABLE": "true"}, "2.27.5", "INT_GARBAGE"), ({"NCCL_NET_SHARED_BUFFERS": "1 # yes"}, "2.27.5", "INT_SUFFIX"), ({"NCCL_P2P_LEVEL": "P2C"}, "2.21.5", "LEVEL_UNKNOWN"),
+    ({"NCCL_P2P_LEVEL": "SYS "}, "2.27.5", "LEVEL_CASE"), ({"NCCL_DEBUG": "DEBUG"}, "2.27.5", "WORD_UNKNOWN"), ({"NCCL_DEBUG_SUBSYS": "INIT,GRPAH"}, "2.27.5", "WORD_UNKNOWN"),
+    ({"NCCL_BUFFSIZE": "99999999999999999999"}, "2.27.5", "RANGE"), ({"NCCL_IB_GDR_LEVEL": "1"}, "2.27.5", "REMOVED"), ({"NCCL_P2P_DISABLE": "2"}, "2.27.5", "RANGE"),
+])
+def test_values_of_all_kinds(env, release, code):
+    assert [i.code for i in audit(env, Host(nccl=release, nodes=2))] == [code]
+
+
+@pytest.mark.parametrize("env", [{"NCCL_NTHREADS": "-2"}, {"NCCL_DEBUG": "info"}, {"NCCL_DEBUG_SUBSYS": "^INIT,ENV"}, {"NCCL_CTA_POLICY": "EFFICIENCY|ZERO"}, {"NCCL_P2P_LEVEL": ""},
+                                 {"NCCL_BUFFSIZE": ""}, {"NCCL_IB_TIMEOUT": "22"}, {"NCCL_COMM_BLOCKING": "-2147483648"}])
+def test_further_values_that_are_sound(env):
+    assert audit(env, Host(nccl="2.29.7", nodes=2)) == ()
+
+
+@pytest.mark.parametrize("name", sorted(name for name, v in variables().items() if v.kind == "int"))
+def test_every_integer_of_the_registry_refuses_a_unit(name):
+    last = ".".join(map(str, variables()[name].last))
+    codes = [i.code for i in audit({name: "4M"}, Host(nccl=last, nodes=2))]
+    assert "INT_SUFFIX" in codes or codes == ["DEPRECATED"]
 
 
 @pytest.mark.parametrize(("text", "value"), [("4M", 4), ("8x", 8), ("08", 0), ("abc", 0), ("010", 8), ("0x10", 16), (" 7", 7), ("-1", -1)])
@@ -124,11 +177,12 @@ def test_a_version_that_is_none_is_refused():
 
 
 def test_every_integer_rule_names_a_known_variable():
-    assert set(rules()["integers"]) <= set(variables())
+    assert all(variables()[name].kind == "int" for name in rules()["ranges"])
+    assert set(rules()["words"]) | set(rules()["logged"]["names"]) <= set(variables())
     assert bundled_nccl("2.9.1+cu128") == "2.27.5" and bundled_nccl("9.9") is None
 
 
 def test_the_audit_needs_nothing_heavy():
-    code = ("import sys; from eagle_forensics.nccl.audit import audit; audit({'NCCL_ALGO': 'Tree'}); "
+    code = ("import sys; from eagle_forensics.nccl.live import gather, examine; from eagle_forensics.nccl.audit import Host; examine(gather({'NCCL_ALGO': 'Tree'}), Host()); "
             "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'pandas', 'pydantic')))")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,7 +10,7 @@ from eagle_forensics.evidence.nccl_tests import read_nccl_tests
 from eagle_forensics.evidence.topology import read_topology
 from eagle_forensics.finding import Status, Verdict, verdict
 from eagle_forensics.nccl import findings as f
-from eagle_forensics.nccl.audit import Host
+from eagle_forensics.nccl.live import Live
 from eagle_forensics.nccl.sizes import plan
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -34,7 +34,7 @@ def test_one_rank_or_cpu_takes_nccl_off_the_path(tp, device):
 
 
 def test_an_environment_that_nobody_reads_is_not_accused():
-    found = f.evaluate(tp=1, env={"NCCL_P2P_LEVEL": "sys"})
+    found = f.evaluate(tp=1, live=Live({"NCCL_P2P_LEVEL": "sys"}, proven=False))
     assert verdict(found) is Verdict.PASS
 
 
@@ -54,22 +54,6 @@ def test_each_missing_piece_names_its_command():
 def test_the_plan_is_told_in_numbers():
     text = f.messages(PLAN, 8).statement
     assert "123 all-reduces of 43,008 bytes" in text and "1.23 ms" in text
-
-
-def test_ignored_settings_fail_with_their_rival():
-    found = f.environment({"NCCL_P2P_LEVEL": "sys", "NCCL_BUFFSIZE": "4M", "NCCL_DEBUG": "INFO"}, Host(nccl="2.27.5"))
-    assert (found.status, found.fault, found.competitor.fault) == (Status.FAIL, "nccl.env-ignored", "nccl.wrong-size")
-    assert found.observed == ["INT_SUFFIX", "LEVEL_CASE"] and "2 of 3" in found.statement and "Write SYS" in found.remedy
-
-
-def test_a_setting_that_does_not_reach_the_process_fails():
-    assert f.environment({"NCCL_PROTO": "allreduce:LL,Simple"}, Host(), {}).observed == ["NOT_LIVE"]
-
-
-def test_warnings_pass_and_are_said():
-    found = f.environment({"NCCL_PROTO": "LL"}, Host(nccl="2.27.5"))
-    assert found.status is Status.PASS and "Side effects" in found.statement and "not proven" in found.statement
-    assert f.environment({}, Host()).status is Status.PASS
 
 
 def test_a_graph_fallback_is_named_with_its_effect():

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from eagle_forensics.nccl import grammar
+from eagle_forensics.nccl import engine, grammar
 from eagle_forensics.nccl.issue import ERROR, INFO, WARN, Issue
 from eagle_forensics.nccl.registry import NEWEST, OLDEST, rules, variables, version
 
@@ -24,51 +25,50 @@ class Host:
     """Release, as its log prints it."""
     link: str | None = None
     """`pcie`, `nvlink`, `nvswitch`."""
-    nodes: int = 1
-    sglang: str | None = None
+    nodes: int | None = 1
+    engine: str | None = None
+    """`sglang`, `vllm`."""
+    engine_release: str | None = None
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """Launch arguments of the engine, by name with underscores."""
+
+    @property
+    def made(self) -> tuple[engine.Setting, ...]:
+        """What the engine sets itself."""
+        return engine.settings(self.engine, self.engine_release, self.flags)
 
 
 def audit(env: Mapping[str, str], host: Host = Host()) -> tuple[Issue, ...]:
     """All issues of an environment, errors first. Other variables than NCCL's are ignored. ValueError for a bad NCCL version."""
     release = version(host.nccl) if host.nccl else None
-    settings = {name: value for name, value in env.items() if name.startswith("NCCL_")}
+    settings = {name: value for name, value in engine.applied(env, host.made).items() if name.startswith("NCCL_")}
     found = [issue for name, value in sorted(settings.items()) for issue in _variable(name, value, release, host)]
-    found += _combinations(settings)
-    found += _engine(env, host)
-    order = {ERROR: 0, WARN: 1, INFO: 2}
-    return tuple(sorted(found, key=lambda i: order[i.severity]))
+    return ordered([*found, *_combinations(settings), *engine.issues(env, host.engine, host.made)])
 
 
-def not_live(env: Mapping[str, str], process: Mapping[str, str]) -> tuple[Issue, ...]:
-    """Variables that were meant to be set but that the served process does not have, or has with another value.
-
-    `process` is the environment of the scheduler process (`/proc/PID/environ`), not that of the shell.
-    """
-    issues = []
-    for name, value in sorted(env.items()):
-        if not name.startswith("NCCL_") or process.get(name) == value:
-            continue
-        has = f"has {process[name]!r}" if name in process else "does not have it"
-        issues.append(Issue("NOT_LIVE", ERROR, name, f"set to {value!r}, but the served process {has}",
-                            "Pass it to the worker processes (container, ssh and service managers drop environments)."))
-    return tuple(issues)
+def ordered(issues: Sequence[Issue]) -> tuple[Issue, ...]:
+    """Errors first, then warnings; a finding twice is one."""
+    rank = {ERROR: 0, WARN: 1, INFO: 2}
+    return tuple(sorted(dict.fromkeys(issues), key=lambda i: rank[i.severity]))
 
 
 def _variable(name: str, value: str, release: tuple[int, ...] | None, host: Host) -> Iterator[Issue]:
     known = yield from _name(name, release)
     if not known:
         return
-    table = rules()
-    if name in table["integers"]:
+    kind = variables()[name].kind
+    if kind == "int":
         yield from grammar.integer(name, value, release)
-    elif name in table["levels"]["variables"]:
-        yield from grammar.level(name, value)
+    elif kind == "level":
+        yield from grammar.level(name, value, release)
     elif name in ("NCCL_ALGO", "NCCL_PROTO"):
         yield from grammar.selection(name, value, release, host.link)
+    elif name in rules()["words"]:
+        yield from grammar.words(name, value)
     elif name == "NCCL_CONF_FILE":
         yield Issue("CONF_FILE_PRESENT", INFO, name, f"settings may also come from {value}; the process environment wins over it",
                     "Audit that file as well.")
-    alone = table["no_effect_on_one_node"]
+    alone = rules()["no_effect_on_one_node"]
     if host.nodes == 1 and (name in alone["names"] or name.startswith(tuple(alone["prefixes"]))):
         yield Issue("NO_EFFECT_SINGLE_NODE", INFO, name, "concerns the network only: no effect on an all-reduce within one node",
                     "Leave it out of a single-node tuning.")
@@ -118,24 +118,6 @@ def _combinations(env: Mapping[str, str]) -> Iterator[Issue]:
         a, b = grammar.as_int(env.get(low)), grammar.as_int(env.get(high))
         if a is not None and b is not None and a > b:
             yield Issue("CTAS_MIN_GT_MAX", WARN, low, f"{low}={a} is above {high}={b}: " + effect.format(low=a, high=b), "Set the minimum below the maximum.")
-
-
-def _engine(env: Mapping[str, str], host: Host) -> Iterator[Issue]:
-    if not host.sglang:
-        return
-    table = rules()["sglang"]
-    number = tuple(int(p) for p in re.findall(r"\d+", host.sglang)[:3])
-    old = number <= tuple(int(p) for p in table["overwrites_until"].split("."))
-    for name, value in table["set_if_unset"].items():
-        given = env.get(name)
-        if given is None:
-            yield Issue("SET_BY_SGLANG", INFO, name, f"SGLang {host.sglang} sets it to {value}", "A benchmark without it measures another system.")
-        elif old and given != value:
-            yield Issue("SET_BY_SGLANG", ERROR, name, f"SGLang {host.sglang} overwrites it with {value}: {given!r} never reaches NCCL",
-                        "Use SGLang 0.5.4 or later, or its own flag (--enable-symm-mem, --enable-nccl-nvls).")
-    name, forced = table["connections"], table["connections_until" if old else "connections_after"]
-    if env.get(name, forced) != forced:
-        yield Issue("SET_BY_SGLANG", WARN, name, f"SGLang {host.sglang} overwrites it with {forced}", "Delete it.")
 
 
 def _text(release: tuple[int, ...]) -> str:

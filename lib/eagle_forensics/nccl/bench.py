@@ -70,9 +70,9 @@ class Bench:
                                                         "launches": [[x.name, x.rung, x.round, x.median_us] for x in ranked.launches]}}
 
 
-def measure(mode: str, *, sent: MessagePlan | None, config: Mapping[str, Any] | None, base: Mapping[str, str], env: Mapping[str, str] | None, belief: Belief | None,
+def measure(mode: str, *, sent: MessagePlan | None, config: Mapping[str, Any] | None, served: Mapping[str, str], belief: Belief | None,
             link: str | None, launches: int = 2, samples: int = 1200, timeout_s: float = 60) -> Bench:
-    """Measure in `mode` (one of MODES) what `sent` or the target's config says. Raises ValueError for another mode, LaunchFailed if the
+    """Measure in `mode` (one of MODES) what `sent` or the target's config says, under the environment `served`. Raises ValueError for another mode, LaunchFailed if the
     served configuration does not run."""
     if mode not in MODES:
         raise ValueError(f"bench is {mode!r}; expected one of {', '.join(MODES)}")
@@ -88,7 +88,6 @@ def measure(mode: str, *, sent: MessagePlan | None, config: Mapping[str, Any] | 
                      reason="gloo on this host's processors is no evidence on the served machine's settings")
     if sent is None:
         return Bench(mode, reason="tensor parallel size or target config is missing: message sizes are not known")
-    served = {**base, **{k: v for k, v in (env or {}).items() if k.startswith("NCCL_")}}
     task = replace(Bench(mode).task(sent), timeout_s=timeout_s)
     first = tuple(launch(task, served) for _ in range(launches))
     return _searched(mode, task, sent, first, served, belief, link, samples)

@@ -11,20 +11,19 @@ from typing import Any
 from eagle_forensics import faults
 from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Trace
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
-from eagle_forensics.nccl.audit import Host, audit, not_live
+from eagle_forensics.nccl.audit import Host
 from eagle_forensics.nccl.belief import Belief, chain
-from eagle_forensics.nccl.issue import ERROR, INFO
+from eagle_forensics.nccl.live import Live
+from eagle_forensics.nccl.settings import LOG_ENV, NOTEBOOK, settings
 from eagle_forensics.nccl.sizes import MessagePlan, saving_ms
 from eagle_forensics.nccl.traces import ways
 
-NOTEBOOK = "05_nccl_tuning"
-LOG_ENV = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING NCCL_DEBUG_FILE=nccl.%h.%p.log"
 DECODE_LIMIT = 256 * 1024
 """Bytes above which a row says nothing about decode: 16 tokens at hidden 7168 are 229,376 bytes."""
 
 
-def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | None = None, env: Mapping[str, str] | None = None,
-             process_env: Mapping[str, str] | None = None, host: Host | None = None, log: NcclLog | None = None,
+def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | None = None, live: Live | None = None,
+             meant: Mapping[str, str] | None = None, host: Host | None = None, log: NcclLog | None = None,
              tests: Sequence[NcclTests] = (), topology: Mapping[str, int] | None = None, belief: Belief | None = None,
              traces: Sequence[Trace] = ()) -> list[Finding]:
     """All findings of notebook 05. `tp`: tensor parallel size; `device`: `cpu`, `cuda`, None if unknown; the rest where the case has it."""
@@ -32,7 +31,7 @@ def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | N
     if off:
         return [path(tp, device)]
     host = host or Host()
-    return [path(tp, device, host.link, traces), environment(env, host, process_env, off=off), messages(plan, tp, device, measured=bool(tests)), graph(log, plan, tests, off=off, belief=belief),
+    return [path(tp, device, host.link, traces), *settings(live, host, meant=meant, log=log, off=off), messages(plan, tp, device, measured=bool(tests)), graph(log, plan, tests, off=off, belief=belief),
             choice(log, belief, off=off), curve(tests, plan, off=off), links(topology, off=off)]
 
 
@@ -59,38 +58,6 @@ def path(tp: int | None, device: str | None = None, link: str | None = None, tra
                        next_step="Look for \"Custom allreduce is disabled\" in the server log; a trace of one decode step names what carries them.")
     return Finding(**common, statement=f"{tp} ranks exchange hidden states twice a layer. Whether NCCL or a custom kernel carries them, the log of the engine says.",
                    next_step="Look for \"Custom allreduce is disabled\" in the server log; more than two PCIe GPUs always use NCCL.")
-
-
-def environment(env: Mapping[str, str] | None, host: Host, process_env: Mapping[str, str] | None = None, *, off: str | None = None) -> Finding:
-    """Does NCCL take its environment as it was meant?"""
-    common: dict[str, Any] = {"id": "nccl.environment", "question": "Does NCCL take its environment as it was meant?", "notebook": NOTEBOOK}
-    if off:
-        return Finding(**common, status=Status.SKIPPED, statement=f"Nothing reads it: {off}.")
-    if env is None:
-        return Finding(**common, status=Status.SKIPPED, statement="The environment of the served process is not in the case: it was not audited.",
-                       next_step="Save it on the serving host: tr '\\0' '\\n' < /proc/PID/environ, of a scheduler process, and name the file as serving.env.")
-    settings = sorted(n for n in env if n.startswith("NCCL_"))
-    issues = audit(env, host) + (not_live(env, process_env) if process_env is not None else ())
-    errors = [i for i in issues if i.severity == ERROR]
-    notes = [i for i in issues if i.severity not in (ERROR, INFO)]
-    version = f"NCCL {host.nccl}" if host.nccl else "an unknown NCCL version (rules that depend on it were not applied)"
-    evidence = tuple(Evidence(note=f"{i.severity}: {i.variable}: {i.message}. {i.fix} [{i.code}]", source="NCCL source, rules.toml") for i in issues)
-    if errors:
-        first = errors[0]
-        return Finding(
-            **common, status=Status.FAIL, fault="nccl.env-ignored", observed=[i.code for i in errors], expected=[], n=len(settings),
-            statement=f"{len(errors)} of {len(settings)} NCCL settings do not do what they say, for {version}: "
-                      + "; ".join(f"{i.variable}: {i.message}" for i in errors) + ".",
-            competitor=Competitor(fault="nccl.wrong-size", margin=f"{len(errors)} settings fail before any message is sent",
-                                  why_rejected="there the setting is live and only large messages gain; these are not taken as meant at any size"),
-            refuted_by=f"The log of the served process (NCCL_DEBUG_SUBSYS with ENV) shows {first.variable} set and the choice of algorithm changed by it.",
-            evidence=evidence, remedy=" ".join(f"{i.variable}: {i.fix}" for i in errors), next_step=f"Start again with {LOG_ENV} and look for \"set by environment\".")
-    if not settings:
-        return Finding(**common, status=Status.PASS, observed=[], expected=[], n=0, evidence=evidence, statement="No NCCL variable is set: NCCL's defaults apply.")
-    live = "" if process_env is not None else " That they reach the process is not proven."
-    warned = " Side effects: " + "; ".join(f"{i.variable}: {i.message}" for i in notes) + "." if notes else ""
-    return Finding(**common, status=Status.PASS, observed=[], expected=[], n=len(settings), evidence=evidence,
-                   statement=f"{len(settings)} NCCL settings ({', '.join(settings)}) are taken as written, for {version}.{warned}{live}")
 
 
 def messages(plan: MessagePlan | None, tp: int | None, device: str | None = None, *, measured: bool = False) -> Finding:

@@ -10,10 +10,10 @@ from eagle_forensics.evidence.nccl_records import Trace
 from eagle_forensics.nccl.advice import Step
 from eagle_forensics.nccl.belief import Belief
 from eagle_forensics.nccl.curves import Curve
-from eagle_forensics.nccl.findings import LOG_ENV
 from eagle_forensics.nccl.harness import Measured
 from eagle_forensics.nccl.ranking import Ranking
 from eagle_forensics.nccl.search import Space
+from eagle_forensics.nccl.settings import LOG_ENV
 from eagle_forensics.nccl.sizes import MessagePlan, decode_sizes
 from eagle_forensics.nccl.tokens import Cost, Round
 from eagle_forensics.nccl.traces import carried

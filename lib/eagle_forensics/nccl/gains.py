@@ -9,10 +9,10 @@ from typing import Any
 from eagle_forensics import faults, stats
 from eagle_forensics.evidence.nccl_records import NcclLog
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
-from eagle_forensics.nccl.findings import NOTEBOOK
 from eagle_forensics.nccl.harness import Measured
 from eagle_forensics.nccl.ranking import GAIN
 from eagle_forensics.nccl.search import Found
+from eagle_forensics.nccl.settings import NOTEBOOK
 from eagle_forensics.nccl.sizes import MessagePlan
 from eagle_forensics.nccl.tokens import Cost, Round, worth
 

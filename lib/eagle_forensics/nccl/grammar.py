@@ -12,6 +12,9 @@ PER_FUNCTION = (2, 24)
 """First release with `function:list;function:list`, where an unknown token aborts and nothing falls back to ring."""
 
 
+THREADS = ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS")
+
+
 def as_int(value: str | None) -> int | None:
     """A plain decimal or hexadecimal value; None for anything else."""
     if value is None or not re.fullmatch(r"\s*[+-]?(0|[1-9]\d*|0[xX][0-9a-fA-F]+)\s*", value):
@@ -41,31 +44,46 @@ def integer(name: str, value: str, release: tuple[int, ...] | None) -> Iterator[
     elif as_int(value) is None:
         yield Issue("INT_SUFFIX", ERROR, name, f"{value!r} is read as {read}: units and trailing text are dropped without a message",
                      "Write the number in full, in bytes where it is a size.")
-    elif name in ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS") and read % 32:
+    elif not -(2**63) <= read < 2**63:
+        yield Issue("RANGE", ERROR, name, f"{value!r:.40} does not fit into 64 bits: NCCL uses its default", "Give a smaller number.")
+    elif name in THREADS and read <= 0:
+        return  # NCCL's default
+    elif name in THREADS and read % 32:
         yield Issue("NTHREADS_STEP", ERROR, name, f"{read} is not a multiple of 32: NCCL uses its maximum instead", "Use 64, 128, 256 or 512.")
     else:
-        limits = rules()["integers"][name]
-        low, high = limits or (read, read)
+        low, high = rules()["ranges"].get(name, (read, read))
         if high == 64 and release is not None and release < version(rules()["channel_limit"]["raised_to_64"]):
             high = 32
         if not low <= read <= high:
             yield Issue("RANGE", ERROR, name, f"{read} is outside {low}..{high}: NCCL does not take it as it stands", f"Use {low} to {high}.")
 
 
-def level(name: str, value: str) -> Iterator[Issue]:
+def level(name: str, value: str, release: tuple[int, ...] | None) -> Iterator[Issue]:
     """Issues of a topology level."""
-    table = rules()["levels"]
-    if value in table["names"]:
+    names, integers = rules()["levels"]["names"], rules()["levels"]["integers"]
+    upper = value.strip().upper()
+    if value in names and (release is None or release >= version(names[value])):
         return
-    if re.fullmatch(r"\d+", value):
-        meaning = table["integers"][min(int(value), len(table["integers"]) - 1)]
+    if value in names:
+        yield Issue("LEVEL_UNKNOWN", ERROR, name, f"{value} exists since NCCL {names[value]}: it is ignored", f"Use one of {', '.join(n for n, s in names.items() if release and release >= version(s))}.")
+    elif re.match(r"\d", value):
+        meaning = integers[min(strtoll(value), len(integers) - 1)]
         yield Issue("LEVEL_INT", WARN, name, f"the legacy number {value} means {meaning}; tables that say otherwise are wrong", f"Write {meaning}.")
-    elif value.upper() in table["names"]:
-        yield Issue("LEVEL_CASE", ERROR, name, f"{value!r} is compared with upper-case names and ignored", f"Write {value.upper()}.")
-    elif value.upper() == "NODE":
+    elif upper in names:
+        yield Issue("LEVEL_CASE", ERROR, name, f"{value!r} is compared with upper-case names and ignored", f"Write {upper}.")
+    elif upper == "NODE":
         yield Issue("LEVEL_NODE", ERROR, name, "NODE is a word of nvidia-smi, not an NCCL level: it is ignored", "Write PHB (the same distance), or SYS.")
-    else:
-        yield Issue("LEVEL_UNKNOWN", ERROR, name, f"{value!r} is no level: it is ignored", f"Use one of {', '.join(table['names'])}.")
+    elif value:
+        yield Issue("LEVEL_UNKNOWN", ERROR, name, f"{value!r} is no level: it is ignored", f"Use one of {', '.join(names)}.")
+
+
+def words(name: str, value: str) -> Iterator[Issue]:
+    """Issues of a variable that takes one of a few words, or a list of them."""
+    rule = rules()["words"][name]
+    text = value.strip().lower().removeprefix(rule.get("inverts", ""))
+    for word in filter(None, (w.strip() for w in (text.split(rule["separator"]) if rule["separator"] else [text]))):
+        if word not in rule["words"]:
+            yield Issue("WORD_UNKNOWN", ERROR, name, f"{word!r} is no word it knows: {rule['otherwise']}", f"Use {', '.join(rule['words'])}.")
 
 
 def selection(name: str, value: str, release: tuple[int, ...] | None, link: str | None) -> Iterator[Issue]:

@@ -1,8 +1,8 @@
 """Measure all-reduces at decode sizes on this host: a fresh process group for each launch, its environment and nothing else's.
 
-NCCL reads its variables once per process and some at the communicator's start, so a configuration is a launch. The engine's own
-settings are copied (SGLang sets NCCL_CUMEM_ENABLE=0 and more): without them another system is measured. Ranks end with this
-process, however it ends. Several hosts: `torchrun_line`.
+NCCL reads its variables once per process and some at the communicator's start, so a configuration is a launch. What the engine
+sets by itself (SGLang: NCCL_CUMEM_ENABLE=0 and more) belongs into `env`: without it another system is measured. Ranks end with
+this process, however it ends. Several hosts: `torchrun_line`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -26,7 +25,6 @@ import numpy as np
 
 from eagle_forensics.evidence.nccl_records import NcclLog
 from eagle_forensics.nccl.ranking import LaunchFailed
-from eagle_forensics.nccl.registry import rules
 
 LOG_SUBSYSTEMS = "INIT,ENV,GRAPH,TUNING"
 PERCENTILES = (5, 20, 50, 95, 99)
@@ -87,15 +85,6 @@ class Measured:
         return {"env": dict(self.env), "backend": self.backend, "ranks": self.ranks, "device": self.device, "torch": self.torch, "nccl": self.nccl,
                 "wrong": {str(k): v for k, v in self.wrong.items()}, "alone_us": {str(k): list(v) for k, v in self.alone.items()},
                 "chain_us": {str(k): list(v) for k, v in self.chain.items()}, "per_chain": self.per_chain, "seconds": self.seconds}
-
-
-def engine_env(engine: str | None, version: str | None) -> dict[str, str]:
-    """What the engine puts into its workers' environment before NCCL starts (sglang entrypoints/engine.py); empty for others."""
-    if engine != "sglang" or not version:
-        return {}
-    table = rules()["sglang"]
-    old = _numbers(version) <= _numbers(table["overwrites_until"])
-    return {**table["set_if_unset"], table["connections"]: table["connections_until" if old else "connections_after"]}
 
 
 def backend_here(ranks: int) -> str:
@@ -182,6 +171,3 @@ def _read(folder: Path, env: Mapping[str, str]) -> Measured:
     return Measured(env, found["backend"], found["ranks"], found["device"], found["torch"], found["nccl"], wrong, alone, chain, found["per_chain"],
                     found["seconds"], read_nccl_log(logs[0]) if logs else None)
 
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(p) for p in re.findall(r"\d+", version)[:3])

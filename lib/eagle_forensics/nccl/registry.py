@@ -25,6 +25,8 @@ class Variable:
     """First release that reads it; OLDEST stands for that release or an earlier one."""
     last: tuple[int, ...]
     """Last release that reads it; NEWEST stands for that release or a later one."""
+    kind: str
+    """`int`: read by strtoll; `level`: a topology level; `text`: anything else."""
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -40,7 +42,7 @@ def variables() -> Mapping[str, Variable]:
     """All known variables by name."""
     rows = resources.files(__package__).joinpath("registry.csv").read_text(encoding="utf-8").splitlines()[1:]
     parts = (row.split(",") for row in rows if row)
-    return MappingProxyType({name: Variable(name, version(first), version(last)) for name, first, last in parts})
+    return MappingProxyType({name: Variable(name, version(first), version(last), kind) for name, first, last, kind in parts})
 
 
 @cache

@@ -10,7 +10,6 @@ import pandas as pd
 
 from eagle_forensics import show
 from eagle_forensics.case import Case
-from eagle_forensics.evidence.environment import read_env
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.nccl_logs import read_nccl_log
 from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Topology, Trace
@@ -35,7 +34,9 @@ from eagle_forensics.nccl import (
 from eagle_forensics.nccl.audit import Host
 from eagle_forensics.nccl.belief import Belief, believe
 from eagle_forensics.nccl.bench import Bench
-from eagle_forensics.nccl.harness import engine_env, torchrun_line
+from eagle_forensics.nccl.engine import applied
+from eagle_forensics.nccl.harness import torchrun_line
+from eagle_forensics.nccl.live import Live, gather
 from eagle_forensics.nccl.ranking import LaunchFailed
 from eagle_forensics.nccl.search import Space
 from eagle_forensics.nccl.sizes import ELEMENT_BYTES, MessagePlan, decode_sizes, plan
@@ -49,9 +50,11 @@ class Work:
     tp: int | None
     device: str | None
     plan: MessagePlan | None
-    env: Mapping[str, str] | None
-    base: Mapping[str, str]
-    """What the engine sets by itself."""
+    live: Live | None
+    meant: Mapping[str, str]
+    """NCCL's variables that the launch line or script sets."""
+    served: Mapping[str, str]
+    """NCCL's and CUDA's variables of the server: the case's, and what the engine sets by itself."""
     host: Host
     log: NcclLog | None
     tests: tuple[NcclTests, ...]
@@ -91,24 +94,27 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     target = read("target", read_target, case.target.path) if case.target else None
     dtype = flags.get("dtype") if flags.get("dtype") in ELEMENT_BYTES else None
     sent = read("plan", plan, target.config, tp, steps, dtype=dtype, tokens=tree) if target and tp and tp > 1 else None
-    env = read("environment", read_env, serving.env) if serving.env else None
+    typed = {k: v for k, v in launch.env.items() if k.startswith("NCCL_")} if launch else {}
+    live = read("environment", gather, serving.env) if serving.env else Live(typed, proven=False) if typed else None
+    env = live.env if live else None
     log = read("log", read_nccl_log, nccl.debug_log) if nccl.debug_log else None
     tests = tuple(t for i, path in enumerate(nccl.tests) if (t := read(f"tests-{i}", read_nccl_tests, path)))
     topology = read("topology", read_topology, nccl.topology) if nccl.topology else None
     traces = tuple(t for i, path in enumerate(nccl.traces) if (t := read(f"traces-{i}", read_trace, path)))
     release = log.version if log else None
     host = Host(nccl=release, link=hardware.link if hardware and hardware.link != "none" else None, nodes=(log.nodes or 1) if log else 1,
-                sglang=serving.version if serving.engine == "sglang" else None)
+                engine=serving.engine, engine_release=serving.version, flags=flags)
+    served = applied({k: v for k, v in (env or {}).items() if k.startswith(("NCCL_", "CUDA_"))}, host.made)
     belief = believe(log, decode_sizes(sent), capability=hardware.compute_capability if hardware else None, release=release, tests=tests, env=env) if sent else None
     runs = tokens.rounds(acceptance)
-    return Work(tp, device, sent, env, engine_env(serving.engine, serving.version), host, log, tests, topology, traces, belief, hardware.count if hardware else tp,
+    return Work(tp, device, sent, live, typed, served, host, log, tests, topology, traces, belief, hardware.count if hardware else tp,
                 target.config if target else None, runs, _cost(runs, target.config if target else None), tuple(problems))
 
 
 def measure(work: Work, mode: str, *, launches: int, samples: int) -> Bench:
     """What this host measures in `mode`; a harness that does not run, or has nothing to measure, says why."""
     try:
-        return bench.measure(mode, sent=work.plan, config=work.config, base=work.base, env=work.env, belief=work.belief, link=work.host.link,
+        return bench.measure(mode, sent=work.plan, config=work.config, served=work.served, belief=work.belief, link=work.host.link,
                              launches=launches, samples=samples)
     except (LaunchFailed, ValueError) as error:
         return Bench(mode, reason=f"the harness did not measure: {error}")
@@ -119,12 +125,12 @@ def space(work: Work, measured: Bench) -> Space | None:
     if measured.space is not None or work.plan is None or findings.off_path(work.tp, work.device):
         return measured.space
     return search.space(release=work.host.nccl, link=work.host.link, sizes=tuple(decode_sizes(work.plan)), system=work.belief.system if work.belief else None,
-                        base=work.base, trusted=not (work.belief and work.belief.fallback))
+                        base=work.served, trusted=not (work.belief and work.belief.fallback))
 
 
 def judge(work: Work) -> list[Finding]:
     """What NCCL does with its settings on the served machine."""
-    return findings.evaluate(tp=work.tp, device=work.device, plan=work.plan, env=work.env, host=work.host, log=work.log, tests=work.tests,
+    return findings.evaluate(tp=work.tp, device=work.device, plan=work.plan, live=work.live, meant=work.meant, host=work.host, log=work.log, tests=work.tests,
                              topology=work.topology.counts if work.topology else None, belief=work.belief, traces=work.traces)
 
 
@@ -196,7 +202,7 @@ def settings(work: Work, measured: Bench) -> str | None:
     if table := tuner(work, env or {"NCCL_PROTO": "LL"} if work.belief and work.belief.fallback else env):
         parts += ["", f"# {'The same' if env else 'A candidate for the A/B,'} by size, as a file of the example tuner plugin (NCCL 2.27.7 on):", *(f"# {k}={v}" for k, v in
                   tuner_file.environment("/path/nccl_tuner.conf").items()), table.rstrip()]
-    parts += ["", "# The measurement of this notebook with torchrun, on every host:", torchrun_line(measured.task(work.plan), work.base, work.host.nodes)]
+    parts += ["", "# The measurement of this notebook with torchrun, on every host:", torchrun_line(measured.task(work.plan), work.served, work.host.nodes)]
     return "\n".join(parts)
 
 
