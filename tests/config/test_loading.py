@@ -114,3 +114,34 @@ def test_two_faults_of_one_config_are_both_found(tmp_path):
     assert found.served.reached["eager"] == (25, 31)
     later = inspect(papers(tmp_path / "later", target=target, ids=[24, 30, 36], version="0.5.17", layer_ids=None, weights=weights, draft={"norm_before_fc": True}))
     assert not [f for f in (*boundary_findings(later), *checkpoint_findings(later)) if f.status is Status.FAIL]
+
+
+VLLM_LINE = """--speculative-config '{"method": "eagle3", "model": "drafter", "num_speculative_tokens": 3}'"""
+
+
+def on_vllm(tmp_path, version="0.33.0", flags="", draft=None, target=None):
+    return findings(tmp_path, engine="vllm", version=version, launch=f"{VLLM_LINE} {flags}", ids=(2, 15, 27), place="top", draft=draft or {},
+                    target=LLAMA_TARGET | (target or {}))
+
+
+@pytest.mark.parametrize(("target", "flags", "runs", "status"), [
+    ("bfloat16", "", "bfloat16", Status.PASS), ("float16", "", "float16", Status.INCONCLUSIVE), ("float32", "", "bfloat16", Status.PASS),
+    ("float16", "--dtype bfloat16", "bfloat16", Status.PASS), (None, "", None, Status.SKIPPED)])
+def test_vllm_runs_the_draft_in_the_dtype_of_the_target(tmp_path, target, flags, runs, status):
+    item = on_vllm(tmp_path, flags=flags, draft={"torch_dtype": "float32"}, target={"torch_dtype": target} if target else {})["config.dtype"]
+    assert item.status is status and item.observed == runs
+
+
+@pytest.mark.parametrize(("version", "draft", "target", "flags", "status", "observed"), [
+    ("0.33.0", {}, {}, "--quantization fp8", Status.PASS, "none"),
+    ("0.11.1", {}, {"quantization_config": {"quant_method": "awq"}}, "", Status.PASS, "none"),
+    ("0.11.0", {}, {"quantization_config": {"quant_method": "awq"}}, "", Status.INCONCLUSIVE, "awq"),
+    ("0.11.0", {}, {}, "--quantization fp8", Status.INCONCLUSIVE, "fp8"),
+    ("0.11.0", {}, {}, "", Status.PASS, "none"),
+    ("0.10.2", {"quantization_config": {"quant_method": "fp8"}}, {}, "", Status.INCONCLUSIVE, "none"),
+    ("0.33.0", {"quantization_config": {"quant_method": "fp8"}}, {}, "", Status.PASS, "fp8"),
+])
+def test_vllm_quantization_of_the_draft_by_release(tmp_path, version, draft, target, flags, status, observed):
+    item = on_vllm(tmp_path, version, flags, draft, target)["config.draft-quantization"]
+    assert item.status is status and item.observed == observed
+    assert status is Status.PASS or item.fault == "load.draft-quantization"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from eagle_forensics.config.inspection import Inspection
 from eagle_forensics.config.question import Question, rules
+from eagle_forensics.engines.loading import ENGINES, draft_dtype, draft_quantization
 from eagle_forensics.engines.tables import table
 from eagle_forensics.evidence.records import Draft
 from eagle_forensics.evidence.tensors import load_array
@@ -132,18 +133,24 @@ def _quantization(found: Inspection, draft: Draft) -> Finding:
         return QUANTIZED.needs(found, "serving.engine", "serving.version", "serving.launch", decides="whether the draft inherits --quantization")
     if answer.error:
         return QUANTIZED.skips("launch line that this engine accepts", "whether the draft inherits --quantization")
-    own, method = draft.config.get("quantization_config"), answer.effective.get("draft_quantization")
+    engine = found.case.serving.engine
+    if engine not in ENGINES:
+        return QUANTIZED.skips("engine whose quantization rule is written down (SGLang, vLLM)", "the format the draft is loaded in")
+    loads = draft_quantization(engine, found.case.serving.version, effective=answer.effective, raw=answer.raw, draft=draft.config,
+                               target=found.target.config if found.target else {})
+    own, method = draft.config.get("quantization_config"), loads.method
     said = next((line for line in found.log_lines("quantization") if rule["stops_with"] in line), None)
-    evidence = (*rules(*answer.sources, rule["source"]), *([Evidence(note=said)] if said else []))
+    evidence = (*rules(*answer.sources, loads.source), *([Evidence(note=said)] if said else []))
     common = {"observed": method or "none", "expected": "its own" if own else "none", "evidence": evidence}
+    if loads.ignores_own:
+        return QUANTIZED.suspects("load.draft-quantization", f"the draft brings a quantization_config that {found.engine} does not use: {loads.whence}", **common,
+                                  next_step="Serve with vLLM 0.11.1 or later, or an unquantized copy of the drafter.")
     if own or not method:
         return QUANTIZED.passes(f"the draft {'brings its own quantization_config' if own else 'is loaded unquantized'}", **common)
-    asked = answer.raw.get("speculative_draft_model_quantization")
-    whence = "asked for the draft" if asked or found.case.serving.engine == "vllm" else f"inherited from --quantization {answer.effective.get('quantization')}"
-    words = f"the draft has no quantization_config but is loaded as {method} ({whence})"
-    if method not in rule["needs_files"] or found.case.serving.engine != "sglang":
+    words = f"the draft has no quantization_config but is loaded as {method} ({loads.whence})"
+    if method not in rule["needs_files"] or engine != "sglang":
         return QUANTIZED.suspects("load.draft-quantization", f"{words}: whether it loads so, and at what loss, is not known", **common,
-                                  next_step="Measure once with the draft unquantized (SGLang: --speculative-draft-model-quantization unquant).")
+                                  next_step="Measure once with the draft unquantized (SGLang: --speculative-draft-model-quantization unquant; vLLM: 0.11.1 or later).")
     return QUANTIZED.fails(
         "load.draft-quantization", f"{words}, a method that needs its own files in the checkpoint" + (f"; the log says: {said}" if said else ""), **common,
         rival=("a corrupt checkpoint", f"{len(draft.tensors)} tensors with plain names and shapes" if draft.tensors else "the config alone decides it",
@@ -154,24 +161,23 @@ def _quantization(found: Inspection, draft: Draft) -> Finding:
 
 
 def _dtype(found: Inspection, draft: Draft) -> Finding:
-    engine = found.case.serving.engine
-    rule = table("loading")["dtype"].get(engine or "")
-    if rule is None:
-        return DTYPE.skips("engine whose dtype rule is written down (SGLang)", "the dtype the draft runs in")
+    serving = found.case.serving
+    if serving.engine not in ENGINES:
+        return DTYPE.skips("engine whose dtype rule is written down (SGLang, vLLM)", "the dtype the draft runs in")
     effective = found.arguments.effective if found.arguments and not found.arguments.error else {}
     bulk: dict[str, int] = {}
     for tensor in draft.tensors.values():
         if tensor.dtype in _SPELLED:
             bulk[_SPELLED[tensor.dtype]] = bulk.get(_SPELLED[tensor.dtype], 0) + tensor.nbytes
     stored = max(bulk, key=bulk.get) if bulk else None
-    claimed = draft.config.get("torch_dtype") or draft.config.get("dtype")
     asked = effective.get("dtype", "auto")
-    gemma = any(str(draft.config.get("model_type", "")).startswith(kind) for kind in rule["exception"])
-    fallback = "bfloat16" if gemma else rule["missing_or_float32"]
-    runs = asked if asked != "auto" else fallback if claimed in (None, "float32") else str(claimed)
-    runs = {"half": "float16", "float": "float32"}.get(runs, runs)
-    words = f"--dtype {asked}, config {claimed or 'silent'}, file {stored or 'unknown'}: the draft runs in {runs}"
-    common = {"observed": runs, "expected": stored, "evidence": rules(rule["source"])}
+    chosen = draft_dtype(serving.engine, asked=asked, draft=draft.config, target=found.target.config if found.target else {},
+                         capability=serving.hardware.compute_capability if serving.hardware else None)
+    runs, whose = chosen.runs, "the target's config" if chosen.follows == "target" else "config"
+    if runs is None:
+        return DTYPE.skips("dtype in the target's config, which vLLM gives to the draft", "the dtype the draft runs in")
+    words = f"--dtype {asked}, {whose} {chosen.claimed or 'silent'}, file {stored or 'unknown'}: the draft runs in {runs}"
+    common = {"observed": runs, "expected": stored, "evidence": rules(chosen.source)}
     if stored is None:
         return DTYPE.skips("drafter tensor in a plain float format", f"whether {runs}, in which the draft runs, is that of the file")
     if runs in bulk or runs == "float32":

@@ -103,6 +103,8 @@ def _speculation(spec: Mapping[str, Any], raw: Mapping[str, Any], draft_architec
         messages.append(Message("note", "--hf-overrides given as a dict stay target-only: layer ids can be changed only in the draft's config.json"))
     if spec.get("rejection_sample_method") == "synthetic" or spec.get("synthetic_acceptance_length"):
         messages.append(Message("note", "acceptance is synthetic: no accept length of this server says anything about the drafter"))
+    if raw.get("quantization") and spec.get("quantization") is None:
+        messages.append(Message("note", f"--quantization {raw['quantization']} does not reach an EAGLE draft from vLLM 0.11.1 on; 0.11.0 gives it the target's"))
     messages.append(Message("note", "requests with min_p or logit_bias are refused under speculative decoding"))
     effective.update(
         algorithm=method, num_steps=tokens, topk=1, num_draft_tokens=tokens, max_accept_length=None if tokens is None else tokens + 1,
