@@ -75,9 +75,9 @@ def test_wrong_folders_say_what_to_do(runs, tmp_path):
     _, a, _ = runs
     with pytest.raises(RunFolderError, match="two runs or more"):
         compare_runs([a])
-    with pytest.raises(RunFolderError, match="no readable manifest"):
+    with pytest.raises(RunFolderError, match=r"has no manifest\.json"):
         compare_runs([a, tmp_path])
-    with pytest.raises(RunFolderError, match="no readable manifest"):
+    with pytest.raises(RunFolderError, match=r"has no manifest\.json"):
         show_run(tmp_path)
     with pytest.raises(RunFolderError, match="no such folder"):
         write_index(tmp_path / "none")

@@ -81,13 +81,21 @@ def alone(folder, source):
     return runfolder.create_at(folder / "run", fingerprint="0" * 64, origin="run", case={"name": "x"}, notebooks=(source.stem,))
 
 
+def test_what_the_kernels_process_prints_stays_off_the_terminal(tmp_path, capfd):
+    source = tiny.notebook(tmp_path, "01_config_inspection", ["import os\nos.write(2, b'Traceback of a dying kernel')\nos.kill(os.getpid(), 9)", tiny.FINISH])
+    folder = alone(tmp_path, source)
+    assert execute(source, folder, {}).kind == "kernel died"
+    assert "dying kernel" not in "".join(capfd.readouterr())
+    assert "dying kernel" in (folder.path / "logs" / "01_config_inspection.kernel.log").read_text()
+
+
 def test_a_kernel_that_does_not_start_is_named(tmp_path, monkeypatch):
     source = tiny.notebook(tmp_path, "01_config_inspection")
     folder = alone(tmp_path, source)
     real = module._manager
 
-    def broken(sockets, env):
-        return type("Broken", (real(sockets, env),), {"format_kernel_cmd": lambda self, extra_arguments=None: ["/nowhere/python"]})
+    def broken(*given):
+        return type("Broken", (real(*given),), {"format_kernel_cmd": lambda self, extra_arguments=None: ["/nowhere/python"]})
 
     monkeypatch.setattr(module, "_manager", broken)
     outcome = execute(source, folder, {})

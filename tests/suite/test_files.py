@@ -1,5 +1,6 @@
 """Atomic writes, plain JSON, redaction, terminal text, input digests."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -23,6 +24,16 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         files.write_json(target, {"a": 2})
     assert files.read_json(target) == {"a": 1} and [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device.*a\.json"):
+        files.write_text(tmp_path / "a.json", "x")
+    assert not list(tmp_path.iterdir())
 
 
 def test_half_a_file_is_no_file(tmp_path):

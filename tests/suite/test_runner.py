@@ -13,9 +13,10 @@ import pytest
 
 from eagle_forensics.case import CaseError
 from eagle_forensics.suite import provenance, runfolder
+from eagle_forensics.suite.batch import run_cases
 from eagle_forensics.suite.parameters import ParameterError
 from eagle_forensics.suite.runfolder import RunFolderError
-from eagle_forensics.suite.runner import run_case
+from eagle_forensics.suite.runner import RunInterrupted, run_case
 from tests.suite import tiny
 
 SCRIPT = """
@@ -63,6 +64,20 @@ def test_a_stopped_or_killed_run_resumes_and_keeps_what_is_finished(tmp_path, no
     assert (folder / "findings" / "01.json").stat().st_mtime_ns == first
     manifest = runfolder.open_folder(folder).manifest
     assert manifest.status == "finished" and len(manifest.resumed_at) == 2 and result.verdict == "PASS"
+
+
+def test_errors_of_evidence_and_an_interruption_are_said_on_the_console(tmp_path, notebooks, capfd, monkeypatch):
+    broken = tiny.PASS.replace('status="pass"', 'status="error"').replace("It is well.", "drafter.path: nowhere does not exist")
+    tiny.notebook(notebooks, "01_config_inspection", [broken, tiny.FINISH])
+    assert run_cases([tiny.case(tmp_path / "c")], only=[1], out=tmp_path / "runs") == 3
+    assert "error  configinspection.check: drafter.path: nowhere does not exist" in capfd.readouterr().err
+
+    def stop(*_, **__):
+        raise RunInterrupted(tmp_path / "here")
+
+    monkeypatch.setattr("eagle_forensics.suite.batch.run_case", stop)
+    assert run_cases([tiny.case(tmp_path / "c")]) == 130
+    assert "Give the same command again to resume" in capfd.readouterr().err
 
 
 def _wait_for(ask, seconds=60):

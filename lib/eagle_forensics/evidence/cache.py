@@ -27,6 +27,8 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         Path(name).chmod(0o644)
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk says no name
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise

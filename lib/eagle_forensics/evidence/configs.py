@@ -73,7 +73,7 @@ def read_config(path: Path, what: str) -> tuple[Path, dict[str, Any]]:
         return path, read_object(path)
     file = path / "config.json"
     if not path.exists():
-        raise EvidenceError(f"{path}: the {what} does not exist; expected a model folder with config.json. Correct the path in the case.")
+        raise EvidenceError(f"{path}: the {what} does not exist; expected a model folder with config.json. Correct the path.")
     if not path.is_dir():
         raise EvidenceError(f"{path}: the {what} is a file; expected a model folder with config.json. Name the folder.")
     if not file.is_file():

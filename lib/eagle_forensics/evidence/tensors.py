@@ -91,7 +91,7 @@ def read_index(folder: Path | str, *, partial: bool = False) -> dict[str, Tensor
     if folder.is_file():
         return read_header(folder)
     if not folder.is_dir():
-        raise EvidenceError(f"{folder}: does not exist; expected a folder with model*.safetensors. Correct the path in the case.")
+        raise EvidenceError(f"{folder}: does not exist; expected a folder with model*.safetensors. Correct the path.")
     index = folder / INDEX_NAME
     absent: tuple[str, ...] = ()
     if index.is_file():

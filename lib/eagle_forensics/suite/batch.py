@@ -12,10 +12,10 @@ from rich.table import Table
 from eagle_forensics.case import known_keys
 from eagle_forensics.finding import Status, Verdict
 from eagle_forensics.suite.progress import to_stream
-from eagle_forensics.suite.runner import RunResult, run_case
+from eagle_forensics.suite.runner import RunInterrupted, RunResult, run_case
 from eagle_forensics.suite.terminal import STYLE, visible
 
-BAD_INPUT = 2
+BAD_INPUT, INTERRUPTED = 2, 130
 _WORST = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.PASS)
 
 
@@ -36,12 +36,18 @@ def run_cases(cases: Sequence[Path], *, only: Sequence[int] | None = None, setti
             console.print(f"{case}", style="bold", markup=False)
         try:
             result = run_case(case, only=only, overrides=overrides, parameters=parameters, out=out, progress=to_stream(), resume=resume)
+        except RunInterrupted as stop:
+            errors.print(f"\neagle-forensics: {visible(str(stop))}", markup=False, soft_wrap=True)
+            return INTERRUPTED
         except (ValueError, OSError) as error:
             unusable += 1
             errors.print(f"eagle-forensics: {visible(str(error))}", style="red", markup=False, soft_wrap=True)
             continue
         results.append(result)
         console.print(_table(result))
+        for item in result.findings:
+            if item.status is Status.ERROR:
+                errors.print(f"  error  {visible(item.id)}: {visible(item.statement, 600)}", style=STYLE["error"], markup=False, soft_wrap=True)
         console.print(f"{result.verdict}  {visible(result.merged['diagnosis']['headline'])}", style=f"bold {STYLE[result.verdict]}", markup=False)
         console.print(f"post-mortem: {result.post_mortem}", markup=False, soft_wrap=True)
     worst = next((v for v in _WORST if any(r.verdict is v for r in results)), None)

@@ -15,9 +15,10 @@ from rich.table import Table
 
 from eagle_forensics.demo import cases
 from eagle_forensics.finding import Edit, Verdict
+from eagle_forensics.suite.batch import INTERRUPTED
 from eagle_forensics.suite.compare import write_comparison
 from eagle_forensics.suite.progress import to_stream
-from eagle_forensics.suite.runner import RunResult, run_case
+from eagle_forensics.suite.runner import RunInterrupted, RunResult, run_case
 
 EXPECTED = {"broken": Verdict.FAIL, "fixed": Verdict.PASS, "vllm-shift": Verdict.FAIL, "incident": Verdict.FAIL}
 """The verdict that each variant must reach for the demo to have worked."""
@@ -41,7 +42,11 @@ def demonstrate(out: Path | None = None) -> int:
     for number, name in enumerate(EXPECTED, 1):
         console.print(f"\n[bold]{number}/{len(EXPECTED)} {name}[/bold] – {WORDS[name]}")
         case_file = cases.build("fixed", edits=edits) if name == "fixed" else cases.case_file(name)
-        results[name] = run_case(case_file, out=out, progress=to_stream(indent="  "))
+        try:
+            results[name] = run_case(case_file, out=out, progress=to_stream(indent="  "))
+        except RunInterrupted as stop:
+            console.print(f"\n{stop}", markup=False, soft_wrap=True)
+            return INTERRUPTED
         diagnosis = _diagnosis(results[name])
         console.print(f"  {results[name].verdict}  {diagnosis['headline']}", markup=False, style="bold")
         if name == "broken":

@@ -69,7 +69,8 @@ def execute(source: Path, folder: RunFolder, parameters: Mapping[str, Any], *, e
     watch = _Watch(node, on_cell)
     error: BaseException | None = None
     with tempfile.TemporaryDirectory(prefix="ef-") as sockets:
-        manager = _manager(sockets, env or {})
+        log = folder.path / "logs" / f"{name}.kernel.log"
+        manager = _manager(sockets, env or {}, log)
         try:
             _papermill(node, parameters, watch, manager, source.parent, cell_timeout, start_timeout)
         except Exception as caught:
@@ -78,6 +79,8 @@ def execute(source: Path, folder: RunFolder, parameters: Mapping[str, Any], *, e
             error = caught
         finally:
             _save(watch.executed or node, folder.path / "notebooks" / source.name)
+            if log.exists() and not log.stat().st_size:
+                log.unlink()
     if isinstance(error, KeyboardInterrupt):
         raise error
     complete = folder.complete(name)
@@ -141,8 +144,9 @@ def _papermill(node: Any, parameters: Mapping[str, Any], watch: _Watch, manager:
         logger.setLevel(level)
 
 
-def _manager(sockets: str, env: Mapping[str, str]) -> type:
-    """A kernel manager class: this interpreter whatever kernelspecs are installed, IPC sockets in a short folder, added `env`."""
+def _manager(sockets: str, env: Mapping[str, str], log: Path) -> type:
+    """A kernel manager class: this interpreter whatever kernelspecs are installed, IPC sockets in a short folder, added `env`; what the kernel's
+    process itself prints, such as the traceback of one that is killed, goes to `log` and not to the terminal."""
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpecManager
     from traitlets import default
@@ -162,9 +166,15 @@ def _manager(sockets: str, env: Mapping[str, str]) -> type:
 
         async def _async_pre_start_kernel(self, **kw: Any) -> Any:
             kw["env"] = {"OMP_WAIT_POLICY": "PASSIVE", "PYDEVD_DISABLE_FILE_VALIDATION": "1", **os.environ, **(kw.get("env") or {}), **env}
+            log.parent.mkdir(exist_ok=True)
+            kw["stdout"] = kw["stderr"] = log.open("wb")
             return await super()._async_pre_start_kernel(**kw)
 
-        pre_start_kernel = _async_pre_start_kernel
+        async def _async_post_start_kernel(self, **kw: Any) -> None:
+            kw["stdout"].close()
+            await super()._async_post_start_kernel(**kw)
+
+        pre_start_kernel, post_start_kernel = _async_pre_start_kernel, _async_post_start_kernel
 
     return ThisInterpreter
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, Field, ValidationError
 
+from eagle_forensics import __version__
 from eagle_forensics.finding import NotebookFindings, Record, Verdict
 from eagle_forensics.suite.files import read_json, write_json, write_text
 from eagle_forensics.suite.redact import redact_tree
@@ -211,16 +212,27 @@ def create_at(path: Path, *, fingerprint: str, started: str | None = None, **fie
 
 
 def open_folder(path: Path) -> RunFolder:
-    """An existing run folder. Raises RunFolderError if it has no readable manifest."""
-    raw = read_json(path / "manifest.json")
-    if raw is None:
-        raise RunFolderError(f"{path}: no run folder (no readable manifest.json). List runs with `eagle-forensics index`.")
+    """An existing run folder. Raises RunFolderError if it has no manifest, a damaged one, or one of another release."""
+    file = path / "manifest.json"
+    if not file.is_file():
+        raise RunFolderError(f"{path}: no run folder: {'it has no manifest.json' if path.is_dir() else 'there is no such folder'}. "
+                             "List runs with `eagle-forensics index DIR`.")
+    raw = read_json(file)
+    if not isinstance(raw, dict):
+        raise RunFolderError(f"{file}: damaged: its {file.stat().st_size} bytes are no JSON object; expected the manifest that a run writes first. "
+                             "What the run found may still lie in findings/; run the case again for a whole run.")
+    schema = raw.get("schema_version", SCHEMA)
+    if schema != SCHEMA:
+        suite = raw.get("suite")
+        writer = suite.get("version") if isinstance(suite, dict) else None
+        raise RunFolderError(f"{file}: written by another release ({f'version {writer}, ' if writer else ''}schema {schema!r:.40}); this one, version "
+                             f"{__version__}, reads schema {SCHEMA}. Open it with that release, or run the case again.")
     try:
         return RunFolder(path, Manifest.model_validate(raw))
     except ValidationError as error:
         first = error.errors()[0]
-        raise RunFolderError(f"{path}/manifest.json: not a manifest of this version "
-                             f"({'.'.join(map(str, first['loc']))}: {first['msg']}).") from None
+        raise RunFolderError(f"{file}: damaged, or not written by this suite (`{'.'.join(map(str, first['loc']))}`: {first['msg']}); expected the manifest "
+                             "of a run. Run the case again for a fresh run folder.") from None
 
 
 def all_runs(runs: Path) -> list[RunFolder]:
