@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.nccl.tuner_file import ALL, COLLECTIVES, Answer, Entry, answer, entries, problems, read, text
+from eagle_forensics.nccl.tuner_file import (
+    ALL,
+    COLLECTIVES,
+    Answer,
+    Entry,
+    answer,
+    entries,
+    problems,
+    read,
+    text,
+)
 from eagle_forensics.nccl.tuning import Choice
 
 DECODE = (Path(__file__).parent / "fixtures" / "nccl_tuner_decode.conf").read_text()
