@@ -146,7 +146,7 @@ def layers(
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def args(
-    engine: Annotated[str, typer.Option(help="sglang or vllm.")],
+    engine: Annotated[str, typer.Option(help="sglang, vllm or trtllm.")],
     version: Annotated[str, typer.Option(help="Release as the engine prints it: 0.5.9")],
     architecture: Annotated[str | None, typer.Option(help="architectures[0] of the target's config.json.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,

@@ -83,6 +83,31 @@ class WriteAnswer:
 
 
 @dataclass(frozen=True)
+class LoadAnswer:
+    """What becomes of a draft checkpoint in an engine release."""
+
+    engine: str
+    version: str
+    loaded: Mapping[str, str]
+    """File name -> parameter it fills."""
+    dropped: Mapping[str, str]
+    """File name -> why it is not used."""
+    replaced: Mapping[str, str]
+    """File name -> what the engine uses instead of it."""
+    missing: tuple[str, ...]
+    """Parameters the engine builds for which the file has nothing, or not all (`qkv_proj.weight[q_proj]`): random weights."""
+    flags: Mapping[str, str]
+    """Head flag that the config sets -> `honoured`, `ignored` or `default assumed` with the reason."""
+    error: str | None
+    notes: tuple[str, ...]
+    sources: tuple[str, ...]
+    assumed: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return _plain(asdict(self))
+
+
+@dataclass(frozen=True)
 class Message:
     """A line the engine prints, or a sentence of ours about its arguments."""
 

@@ -1,13 +1,13 @@
 """Launch arguments of any engine and version: raw to effective, with the log lines and errors to expect.
 
-The rules of an engine live in `sglang_args.py` and `vllm_args.py` and their tables.
+The rules of an engine live in `sglang_args.py`, `vllm_args.py` and `trtllm_args.py` and their tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from eagle_forensics.engines import sglang_args, vllm_args
+from eagle_forensics.engines import sglang_args, trtllm_args, vllm_args
 from eagle_forensics.engines.answers import ArgsAnswer
 from eagle_forensics.engines.versions import engine_name
 
@@ -23,7 +23,5 @@ def resolve_args(engine: str, version: str, argv: Sequence[str], *, architecture
     name = engine_name(engine)
     if isinstance(argv, str | bytes):
         raise ValueError("argv must be a list of arguments, already split; got one text")
-    resolvers = {"sglang": sglang_args.resolve, "vllm": vllm_args.resolve}
-    if name not in resolvers:
-        raise ValueError(f"argument rules of {name} are not written down; known: {', '.join(sorted(resolvers))}")
+    resolvers = {"sglang": sglang_args.resolve, "vllm": vllm_args.resolve, "trtllm": trtllm_args.resolve}
     return resolvers[name](version, argv, architecture=architecture, draft_architecture=draft_architecture, model_type=model_type, env=env)

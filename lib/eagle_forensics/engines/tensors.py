@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-from eagle_forensics.engines import sglang, vllm
+from eagle_forensics.engines import sglang, trtllm_tensors, vllm
+from eagle_forensics.engines.answers import LoadAnswer
 from eagle_forensics.engines.tables import table
 from eagle_forensics.engines.versions import engine_name, nearest, since
 
@@ -30,31 +31,6 @@ NESTED_FIRST = ("norm_before_fc",)
 """Flags for which the value in `eagle_config`, null included, wins over the one at the top (sglang 0.5.23 llama_eagle3.py:173, vllm 0.32.0 llama_eagle3.py:184)."""
 
 
-@dataclass(frozen=True)
-class LoadAnswer:
-    """What becomes of a draft checkpoint in an engine release."""
-
-    engine: str
-    version: str
-    loaded: Mapping[str, str]
-    """File name -> parameter it fills."""
-    dropped: Mapping[str, str]
-    """File name -> why it is not used."""
-    replaced: Mapping[str, str]
-    """File name -> what the engine uses instead of it."""
-    missing: tuple[str, ...]
-    """Parameters the engine builds for which the file has nothing, or not all (`qkv_proj.weight[q_proj]`): random weights."""
-    flags: Mapping[str, str]
-    """Head flag that the config sets -> `honoured`, `ignored` or `default assumed` with the reason."""
-    error: str | None
-    notes: tuple[str, ...]
-    sources: tuple[str, ...]
-    assumed: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 def loading(engine: str, version: str, names: Iterable[str], flags: Any = None, *, draft_architecture: str | None = None) -> LoadAnswer:
     """What `engine` `version` makes of a checkpoint with these tensor `names` (as the file spells them).
 
@@ -62,9 +38,9 @@ def loading(engine: str, version: str, names: Iterable[str], flags: Any = None, 
     unknown engine or version.
     """
     name = engine_name(engine)
-    if name not in ("sglang", "vllm"):
-        raise ValueError(f"tensor rules of {name} are not written down; known: sglang, vllm")
     config = _config(flags)
+    if name == "trtllm":
+        return trtllm_tensors.load(version, list(dict.fromkeys(names)), flags if isinstance(flags, Mapping) else config)
     at = nearest(name, version, (sglang if name == "sglang" else vllm).releases())
     files = list(dict.fromkeys(names))
     mla = draft_architecture in table("tensors")[name]["mla_classes"] or any("kv_b_proj" in file or "kv_a_proj" in file for file in files)
