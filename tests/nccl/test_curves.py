@@ -35,8 +35,9 @@ def test_real_gloo_samples_make_a_curve_with_an_interval():
     assert found.worst_residual < 0.06 and found.alpha_us.low < found.alpha_us.value < found.alpha_us.high
 
 
-def test_one_launch_has_no_interval():
-    assert fit(LL).alpha_us.bounded is None
+def test_few_launches_have_no_interval():
+    assert fit(LL).alpha_us.bounded is None and fit(LL).alpha_us.method == "1 launch: no interval"
+    assert fit(LL, [LL, LL]).alpha_us.method == "2 launches: no interval"
 
 
 def test_a_break_needs_the_curve_and_the_log():

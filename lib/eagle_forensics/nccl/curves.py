@@ -19,6 +19,8 @@ SOFT = 0.05
 BIC_GAIN = 10.0
 """A second segment is believed above this: odds of 150 to 1."""
 REFITS = 200
+LAUNCHES = 5
+"""Launches below which no interval is given: resampling fewer draws the same few tables again."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,12 @@ def fit(times_us: Mapping[int, float], launches: Sequence[Mapping[int, float]] =
     log_a, log_b, residuals = _fit(times_us)
     tables = [x for x in launches if set(x) >= set(times_us)]
     rng, draws = np.random.default_rng(seed), []
-    if len(tables) > 1:
+    if len(tables) >= LAUNCHES:
         stacked = np.array([[x[n] for n in times_us] for x in tables])
         for _ in range(REFITS):
             again = np.median(stacked[rng.integers(0, len(tables), len(tables))], axis=0)
             draws.append(_fit(dict(zip(times_us, again.tolist(), strict=True)))[:2])
-    how = f"bootstrap over {len(tables)} launches" if draws else "one launch: no interval"
+    how = f"bootstrap over {len(tables)} launches" if draws else f"{max(len(tables), 1)} launch{'es' * (len(tables) > 1)}: no interval"
     return Curve(_estimate(np.exp(log_a), [math.exp(a) for a, _ in draws], len(tables), how),
                  _estimate(np.exp(-log_b) / 1e3, [math.exp(-b) / 1e3 for _, b in draws], len(tables), how),
                  float(np.abs(np.expm1(residuals)).max()), tuple(times_us))

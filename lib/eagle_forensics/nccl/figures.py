@@ -9,7 +9,7 @@ import numpy as np
 
 from eagle_forensics.nccl.belief import Belief
 from eagle_forensics.nccl.curves import Curve
-from eagle_forensics.nccl.harness import Measured
+from eagle_forensics.nccl.harness import Measured, statistics
 from eagle_forensics.nccl.ranking import Comparison, Ranking
 from eagle_forensics.nccl.sizes import MessagePlan, decode_sizes
 from eagle_forensics.nccl.tokens import Cost, Round
@@ -42,8 +42,8 @@ def curves_plot(points: Mapping[str, Mapping[int, float]], curves: Mapping[str, 
             ax.plot(grid, [c.at(n) for n in grid], color=colour, lw=1.6, zorder=3)
     for m in launches[:1]:
         for size in m.alone:
-            s = m.summary(size)
-            ax.plot([size] * 2, [s["p5"], s["p95"]], color=COLOURS[0], lw=1.1, alpha=0.6, zorder=2)
+            s = statistics(m.alone[size])
+            ax.plot([size] * 2, [s["p5"], s["p95"]], color=COLOURS[len(points) - 1], lw=1.1, alpha=0.6, zorder=2)
     if belief is not None and belief.system is not None and not belief.fallback:
         rows = [(r.bytes, r.model.time_us) for r in belief.rows if r.model]
         ax.plot(*zip(*rows, strict=True), color="black", ls="--", lw=1.4, label="NCCL believes", zorder=3)

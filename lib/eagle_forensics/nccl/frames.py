@@ -10,7 +10,7 @@ from eagle_forensics.evidence.nccl_records import Trace
 from eagle_forensics.nccl.advice import Step
 from eagle_forensics.nccl.belief import Belief
 from eagle_forensics.nccl.curves import Curve
-from eagle_forensics.nccl.harness import Measured
+from eagle_forensics.nccl.harness import Measured, statistics
 from eagle_forensics.nccl.ranking import Ranking
 from eagle_forensics.nccl.search import Space
 from eagle_forensics.nccl.settings import LOG_ENV
@@ -57,7 +57,7 @@ def ways_frame(belief: Belief | None, size: int | None) -> pd.DataFrame | None:
 def traces_frame(traces: Sequence[Trace]) -> pd.DataFrame | None:
     """What carried the all-reduces, what they cost, and how long ranks waited for each other."""
     found = carried(traces)
-    return pd.DataFrame([{"carried by": c.path, "bytes": c.bytes, "calls": c.calls, "ranks seen": c.ranks, "cost, us": c.cost_us, "skew, us": c.skew_us} for c in found]) if found else None
+    return pd.DataFrame([{"carried by": c.path, "bytes": f"{c.bytes:,}" if c.bytes else "not in the trace", "calls": c.calls, "ranks seen": c.ranks, "cost, us": c.cost_us, "skew, us": c.skew_us} for c in found]) if found else None
 
 
 def shares_frame(traces: Sequence[Trace]) -> pd.DataFrame | None:
@@ -68,15 +68,17 @@ def shares_frame(traces: Sequence[Trace]) -> pd.DataFrame | None:
 
 
 def launches_frame(launches: Sequence[Measured], tokens: Mapping[int, int]) -> pd.DataFrame | None:
-    """Percentiles of the harness by size, over the samples of all launches."""
+    """Percentiles of single all-reduces by size, middle launch each, and the median of one inside a chain."""
     if not launches:
         return None
     rows = []
     for size in launches[0].alone:
-        s = [m.summary(size) for m in launches]
+        s = [statistics(m.alone[size]) for m in launches]
+        chained = [statistics(m.chain[size])["p50"] for m in launches if m.chain]
         rows.append({"bytes": size, "tokens": tokens.get(size), "launches": len(s), "samples": sum(int(x["n"]) for x in s),
-                     **{f"{k}, us": sorted(x[k] for x in s)[len(s) // 2] for k in STATISTICS}})
-    return pd.DataFrame(rows)
+                     **{f"{k}, us": sorted(x[k] for x in s)[len(s) // 2] for k in STATISTICS},
+                     f"in a chain of {launches[0].per_chain}, us": sorted(chained)[len(chained) // 2] if chained else None})
+    return pd.DataFrame(rows).dropna(axis=1, how="all")
 
 
 def curves_frame(curves: Mapping[str, Curve]) -> pd.DataFrame | None:

@@ -74,17 +74,22 @@ class Measured:
         return self.chain.get(size) or self.alone[size]
 
     def summary(self, size: int) -> dict[str, float]:
-        """n, least, percentiles and median absolute deviation of `samples`, us."""
-        values = np.asarray(self.samples(size))
-        middle = float(np.median(values))
-        return {"n": len(values), "min": float(values.min()), **{f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES},
-                "mad": float(np.median(np.abs(values - middle)))}
+        """`statistics` of `samples`."""
+        return statistics(self.samples(size))
 
     def record(self) -> dict[str, Any]:
         """Everything but the log, for the run's evidence."""
         return {"env": dict(self.env), "backend": self.backend, "ranks": self.ranks, "device": self.device, "torch": self.torch, "nccl": self.nccl,
                 "wrong": {str(k): v for k, v in self.wrong.items()}, "alone_us": {str(k): list(v) for k, v in self.alone.items()},
                 "chain_us": {str(k): list(v) for k, v in self.chain.items()}, "per_chain": self.per_chain, "seconds": self.seconds}
+
+
+def statistics(samples_us: Sequence[float]) -> dict[str, float]:
+    """n, least, percentiles and median absolute deviation, us."""
+    values = np.asarray(samples_us)
+    middle = float(np.median(values))
+    return {"n": len(values), "min": float(values.min()), **{f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES},
+            "mad": float(np.median(np.abs(values - middle)))}
 
 
 def backend_here(ranks: int) -> str:
