@@ -8,15 +8,21 @@ from functools import cache
 import numpy as np
 import torch
 
-from eagle_forensics.drafter.battery import WiringResult, run_battery
+from eagle_forensics.drafter.battery import WiringResult, investigate, run_battery
+from eagle_forensics.drafter.candidates import standard_battery
+from eagle_forensics.drafter.derived import FinalNorm
 from eagle_forensics.drafter.model import Drafter
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.wiring import Wiring, evaluate, standard_battery
+from eagle_forensics.drafter.wiring import Wiring, evaluate
 from tests.drafter import tiny
 
 WEIGHTS = tiny.weights(40)
 MODEL = tiny.drafter(WEIGHTS)
+PLAIN = tiny.drafter(tiny.weights(41, norms=False))
+"""A drafter without norms before fc: few flags, so that all pairs of faults are quickly tried."""
 TRAINED = ("slot 0", "slot 1", "slot 2")
+NORM = FinalNorm(torch.rand(tiny.TARGET, generator=torch.Generator().manual_seed(9), dtype=torch.float64) + 0.5, tiny.EPS)
+"""The final norm of the target that the states are said to come from."""
 
 
 def plant(model: Drafter, wiring: Wiring, *, sequences: int = 20, length: int = 44, planes: int = 4, keep: float = 0.85, seed: int = 0) -> tuple[Recorded, ...]:
@@ -25,7 +31,7 @@ def plant(model: Drafter, wiring: Wiring, *, sequences: int = 20, length: int = 
     items = [tiny.sequence(1000 * seed + i, length, 3, planes) for i in range(sequences)]
     for j in range(4, length):
         step = j % 2
-        result = evaluate(model, [i.cut(j + 1) for i in items], wiring, 2)
+        result = evaluate(model, [i.cut(j + 1) for i in items], wiring, 2, norm=NORM)
         for i, found in enumerate(result.sequences):
             row = int(np.nonzero(found.positions == j - 2 - step)[0][0])
             if rng.random() < keep:
@@ -41,10 +47,10 @@ def as_named(wiring: Wiring) -> Wiring:
 
 
 @cache
-def planted(truth: Wiring) -> tuple[Recorded, ...]:
-    """Text on which MODEL is right under `truth`, with more planes: copies of the trained states, states near them, and others."""
+def planted(truth: Wiring, model: Drafter = MODEL) -> tuple[Recorded, ...]:
+    """Text on which `model` is right under `truth`, with more planes: copies of the trained states, states near them, and others."""
     rng, found = torch.Generator().manual_seed(5), []
-    for item in plant(MODEL, as_named(truth)):
+    for item in plant(model, as_named(truth)):
         more = {}
         for i in range(3):
             plane = item.planes[f"slot {i}"]
@@ -57,7 +63,13 @@ def planted(truth: Wiring) -> tuple[Recorded, ...]:
 @cache
 def battery(truth: Wiring) -> tuple[WiringResult, ...]:
     """The standard battery of MODEL on the text of `truth`."""
-    return tuple(run_battery(MODEL, planted(truth), standard_battery(MODEL, TRAINED, slots(0, 1, 2, 3)), 2, screen_tokens=160))
+    return tuple(run_battery(MODEL, planted(truth), standard_battery(MODEL, TRAINED, slots(0, 1, 2, 3), norm=NORM), 2, norm=NORM, screen_tokens=160))
+
+
+@cache
+def investigated(truth: Wiring) -> tuple[WiringResult, ...]:
+    """Everything that is tried when the contract explains nothing: single departures, pairs, and what lies around the best."""
+    return tuple(investigate(PLAIN, planted(truth, PLAIN), TRAINED, slots(0, 1, 2, 3), 2, norm=NORM, screen_tokens=160))
 
 
 def slots(*numbers: int) -> tuple[str, ...]:

@@ -9,19 +9,16 @@ import pytest
 import torch
 
 from eagle_forensics.drafter.battery import run_battery
-from eagle_forensics.drafter.findings import (
-    accuracy_finding,
-    drafter_findings,
-    metric_finding,
-    prediction_finding,
-    served_finding,
-    wiring_finding,
-)
+from eagle_forensics.drafter.candidates import standard_battery
+from eagle_forensics.drafter.contract import boundaries_finding, wiring_findings
+from eagle_forensics.drafter.derived import FINAL, UNIT
+from eagle_forensics.drafter.findings import accuracy_finding, metric_finding, prediction_finding
 from eagle_forensics.drafter.recorded import Problem
-from eagle_forensics.drafter.wiring import Wiring, evaluate, standard_battery
+from eagle_forensics.drafter.served import served_finding
+from eagle_forensics.drafter.wiring import Wiring, evaluate
 from eagle_forensics.evidence.records import DraftFlags
 from eagle_forensics.finding import Status, Verdict, verdict
-from tests.drafter.planted import MODEL, TRAINED, battery, planted, slots
+from tests.drafter.planted import MODEL, TRAINED, battery, investigated, planted, slots
 
 OWN = Wiring(TRAINED)
 CONTRACT = "speculators 0.3.0, which concatenates all planes but the last"
@@ -41,10 +38,16 @@ def served(kind, served_boundaries, **more):
     return served_finding(trained(), measured(kind), served_boundaries=served_boundaries, **arguments)
 
 
+def wiring(results, contract=CONTRACT, **more):
+    return wiring_findings(results, contract=contract, **more)[0]
+
+
 def test_a_healthy_drafter_is_not_accused():
-    accuracies = [trained().accuracy(k).value for k in range(2)]
-    findings = drafter_findings(battery(Wiring(TRAINED)), contract=CONTRACT, metrics={"acc_0": accuracies[0], "acc_1": accuracies[1]}, served=measured("same"), control=measured("same"),
-                                trained_boundaries=(2, 15, 27), served_boundaries=(2, 15, 27))
+    results = battery(Wiring(TRAINED))
+    zero = next(r for r in results if set(r.wiring.planes) == {"zero"})
+    own = results[0].correctness
+    findings = [accuracy_finding(results[0], zero), metric_finding({f"acc_{k}": own.accuracy(k).value for k in range(2)}, own), *wiring_findings(results, contract=CONTRACT),
+                served("same", (2, 15, 27)), prediction_finding(own, measured("same"))]
     assert [f.id for f in findings] == ["drafter.accuracy", "drafter.metric", "drafter.wiring", "drafter.served-wiring", "drafter.prediction"]
     assert all(f.status is Status.PASS and f.fault is None for f in findings), [(f.id, f.status, f.statement) for f in findings]
     assert verdict(findings) is Verdict.PASS
@@ -52,37 +55,68 @@ def test_a_healthy_drafter_is_not_accused():
 
 @pytest.mark.parametrize("truth,slug", [
     (Wiring(slots(1, 0, 2)), "wiring.plane-order"), (Wiring(slots(1, 2, 3)), "wiring.plane-order"), (Wiring(TRAINED, flags=DraftFlags(norm_output=True)), "drafter.norm-flags"),
-    (Wiring(TRAINED, d2t="ignored"), "vocab.map-semantics"), (Wiring(TRAINED, normed=True), "feature.norm-state"), (Wiring(TRAINED, token_shift=0), "data.mask-shift"),
+    (Wiring(TRAINED, d2t="ignored"), "vocab.map-semantics"), (Wiring(TRAINED).formed(UNIT), "feature.norm-state"), (Wiring(TRAINED, token_shift=0), "data.hidden-shift"),
 ], ids=lambda x: x if isinstance(x, str) else x.label)
 def test_a_wrong_wiring_is_named_with_its_rival(truth, slug):
-    found = wiring_finding(battery(truth), contract=CONTRACT)
+    found = wiring(battery(truth), contract=CONTRACT)
     assert (found.status, found.fault) == (Status.FAIL, slug)
     assert truth.label in found.observed and CONTRACT in found.statement
     assert found.competitor.margin.count("[") == 1 and found.refuted_by and found.remedy and found.predicted_effect
 
 
+@pytest.mark.parametrize("truth,slugs", [
+    (Wiring(slots(2, 0, 1), flags=DraftFlags(norm_before_residual=True)), ["drafter.norm-flags", "wiring.plane-order"]),
+    (Wiring(slots(1, 2, 3), token_shift=0), ["data.hidden-shift", "wiring.plane-order"]), (Wiring(slots(0, 1, 3)).formed(FINAL), ["feature.norm-state", "wiring.plane-order"]),
+], ids=lambda x: x.label if isinstance(x, Wiring) else "")
+def test_two_faults_at_once_are_two_findings(truth, slugs):
+    found = wiring_findings(investigated(truth), contract=CONTRACT)
+    assert [f.fault for f in found] == slugs and {f.status for f in found} == {Status.FAIL} and len({f.id for f in found}) == 2
+    assert all("2 things are wrong at once" in f.statement and f.competitor.margin and truth.label in f.statement for f in found)
+    assert wiring_findings(investigated(truth), contract=None)[0].status is Status.INCONCLUSIVE
+
+
+def test_only_what_all_candidates_share_is_accused():
+    """slot 0 doubled under another name: the order is wrong for certain, which of the two stood there is not."""
+    truth = Wiring(slots(1, 0, 2))
+    wirings = [Wiring(TRAINED, name="trained"), truth, Wiring(("slot 1", "same 0", "slot 2")), Wiring(slots(2, 1, 0))]
+    results = run_battery(MODEL, planted(truth), wirings, 2)
+    found = wiring_findings(results, contract=CONTRACT)
+    assert [f.fault for f in found] == ["wiring.plane-order"] and "cannot be told from it" in found[0].statement
+    other = [replace(r, wiring=Wiring(TRAINED, d2t="ignored")) if r.wiring.planes[1] == "same 0" else r for r in results]
+    one = wiring_findings(other, contract=CONTRACT)
+    assert [f.status for f in one] == [Status.INCONCLUSIVE] and "depart from it in other ways" in one[0].statement
+
+
+def test_a_plane_nobody_recorded_is_told_but_decides_nothing():
+    """Feeding another plane in place of slot 0 costs nothing: no trainer that reads the dump can have done it."""
+    wirings = [Wiring(TRAINED, name="trained"), Wiring(("hair 0", "slot 1", "slot 2")), Wiring(slots(1, 0, 2))]
+    results = run_battery(MODEL, planted(OWN), wirings, 2)
+    found = wiring(results, recorded=slots(0, 1, 2, 3))
+    assert found.status is Status.PASS and "hair 0, slot 1, slot 2 cannot be told from it" in found.statement
+    assert wiring(results).status is Status.INCONCLUSIVE
+
+
 def test_without_a_known_contract_nobody_is_accused():
-    found = wiring_finding(battery(Wiring(slots(1, 2, 3))), contract=None)
+    found = wiring(battery(Wiring(slots(1, 2, 3))), contract=None)
     assert found.status is Status.INCONCLUSIVE and "how the trainer read the dump is not known" in found.statement
 
 
 def test_a_drafter_that_reads_nothing_proves_no_wiring():
     noise = [replace(i, input_ids=torch.randint(0, 11, (len(i),), generator=torch.Generator().manual_seed(n))) for n, i in enumerate(planted(Wiring(TRAINED)))]
     results = run_battery(MODEL, noise, standard_battery(MODEL, TRAINED, slots(0, 1, 2)), 2, screen_tokens=160)
-    findings = {f.id: f for f in drafter_findings(results, contract=CONTRACT)}
-    assert findings["drafter.wiring"].status is Status.INCONCLUSIVE and findings["drafter.accuracy"].status is Status.INCONCLUSIVE
-    assert "tokens of like text" in findings["drafter.accuracy"].next_step
-    assert verdict(findings.values()) is Verdict.INCONCLUSIVE
+    zero = next(r for r in results if set(r.wiring.planes) == {"zero"})
+    found = [wiring(results), accuracy_finding(next(r for r in results if r.wiring.name == "trained"), zero)]
+    assert {f.status for f in found} == {Status.INCONCLUSIVE} and all("tokens of like text" in f.next_step for f in found)
 
 
 def test_equal_planes_cannot_be_told_apart():
     wirings = [Wiring(TRAINED, name="trained"), Wiring(("same 0", "slot 1", "slot 2"))]
-    found = wiring_finding(run_battery(MODEL, planted(Wiring(TRAINED)), wirings, 2), contract=CONTRACT)
+    found = wiring(run_battery(MODEL, planted(Wiring(TRAINED)), wirings, 2), contract=CONTRACT)
     assert found.status is Status.INCONCLUSIVE and "no number of tokens" in found.next_step
 
 
 def test_a_training_that_saw_its_answers_is_not_called_healthy():
-    found = wiring_finding(battery(Wiring(TRAINED, hidden_shift=1)), contract=CONTRACT)
+    found = wiring(battery(Wiring(TRAINED, hidden_shift=1)), contract=CONTRACT)
     assert found.status is Status.INCONCLUSIVE and "may have seen" in found.statement
 
 
@@ -125,7 +159,8 @@ def test_absent_served_states_are_skipped():
 
 
 def test_nothing_at_hand_is_never_green():
-    findings = drafter_findings((), contract=CONTRACT, problems=(Problem("a", "no loss_mask"),))
+    findings = [accuracy_finding(None, None, (Problem("a", "no loss_mask"),)), metric_finding({"acc_0": 0.5}, None), *wiring_findings((), contract=CONTRACT),
+                served_finding(None, None, trained_boundaries=None, served_boundaries=None), prediction_finding(None), boundaries_finding(None, None)]
     assert {f.status for f in findings} == {Status.SKIPPED}
     assert "no loss_mask" in findings[0].next_step and verdict(findings) is Verdict.INCONCLUSIVE
 

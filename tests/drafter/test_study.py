@@ -36,7 +36,7 @@ def case(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("lacking", "words"), [
-    ({"mask": False}, "no loss_mask"), ({"family": "eagle3_mla"}, "family eagle3_mla"), ({"tensors": {}}, "no weights"),
+    ({"mask": False}, "no loss_mask"), ({"family": "eagle1"}, "family eagle1"), ({"tensors": {}}, "no weights"),
     ({"tensors": {"fc.weight": None}}, "embed_tokens.weight")])
 def test_sound_evidence_that_does_not_suffice_is_no_error(case, lacking, words):
     work = case(**lacking)

@@ -8,23 +8,19 @@ from itertools import product
 import pytest
 import torch
 
-from eagle_forensics import stats
-from eagle_forensics.drafter import battery as battery_module
-from eagle_forensics.drafter.battery import run_battery
-from eagle_forensics.drafter.fuse import Projections
-from eagle_forensics.drafter.wiring import (
-    Wiring,
+from eagle_forensics.drafter.candidates import (
     candidate_sets,
-    evaluate,
-    evaluate_all,
     flag_sets,
     plane_orders,
     standard_battery,
     variations,
 )
+from eagle_forensics.drafter.derived import FINAL, INCREMENT, UNIT
+from eagle_forensics.drafter.fuse import Projections
+from eagle_forensics.drafter.wiring import Wiring, evaluate, evaluate_all
 from eagle_forensics.evidence.records import DraftFlags, Rope
 from tests.drafter import tiny
-from tests.drafter.planted import MODEL, TRAINED, WEIGHTS, as_named, battery, plant, planted, slots
+from tests.drafter.planted import MODEL, NORM, TRAINED, WEIGHTS, planted, slots
 
 
 @pytest.mark.parametrize("before_fc,per_plane,normed", list(product((False, True), repeat=3)))
@@ -70,7 +66,7 @@ def test_together_equals_one_by_one():
     items = [tiny.sequence(s, 20, 4) for s in range(3)]
     items = [replace(i, planes={**{n.replace("p", "slot "): p for n, p in i.planes.items()}, "slot 3": i.planes["p0"]}) for i in items]
     wirings = [Wiring(slots(2, 0, 1)), Wiring(TRAINED, d2t="absolute"), Wiring(TRAINED), Wiring(slots(3, 1, 2)), Wiring(TRAINED, flags=DraftFlags(norm_output=True)),
-               Wiring(TRAINED, rope=Rope(100.0, None, 1.0, "test")), Wiring(TRAINED, normed=True), Wiring(("zero",) * 3)]
+               Wiring(TRAINED, rope=Rope(100.0, None, 1.0, "test")), Wiring(TRAINED).formed(UNIT), Wiring(("zero",) * 3)]
     together = evaluate_all(MODEL, items, wirings)
     for wiring, found in zip(wirings, together, strict=True):
         alone = evaluate(MODEL, items, wiring)
@@ -79,76 +75,37 @@ def test_together_equals_one_by_one():
     assert same == [False, False, True, True, False, False, False, False]
 
 
-TRUTHS = [
-    Wiring(TRAINED), Wiring(slots(1, 0, 2)), Wiring(slots(1, 2, 3)), Wiring(TRAINED, token_shift=0), Wiring(TRAINED, hidden_shift=-1), Wiring(TRAINED, normed=True),
-    Wiring(TRAINED, flags=DraftFlags(norm_before_residual=True)), Wiring(TRAINED, flags=DraftFlags(norm_output=True)), Wiring(TRAINED, flags=DraftFlags(fc_norm=True)),
-    Wiring(TRAINED, d2t="ignored"),
-]
+FORMS = [("final norm of p1", lambda p: NORM(p)), ("final norm of final norm of p1", lambda p: NORM(NORM(p))), ("1/4 share of p1", lambda p: p / 4),
+         ("1/3 slice of p1", lambda p: torch.cat([p[:, :4], torch.zeros_like(p[:, 4:])], 1)), ("unit rms of p1", lambda p: p / (p.square().mean(1, keepdim=True) + tiny.EPS).sqrt())]
 
 
-@pytest.mark.parametrize("truth", TRUTHS, ids=lambda w: w.label)
-def test_the_planted_wiring_comes_first_with_a_margin(truth):
-    results = battery(truth)
-    honest = [r for r in results if not r.wiring.leaks]
-    assert honest[0].wiring.same_feed(truth), [r.label for r in honest[:3]]
-    assert honest[1].difference.high < 0
-    assert honest[0].complete and honest[0].accuracy[0].value > 0.4
+@pytest.mark.parametrize("name,made", FORMS, ids=[n for n, _ in FORMS])
+def test_a_form_is_the_state_it_says(name, made):
+    items = [tiny.sequence(s, 20, 4) for s in range(2)]
+    by_hand = [i.with_planes({"made": made(i.planes["p1"])}) for i in items]
+    a, b = (evaluate(MODEL, by_hand, Wiring(("p0", n, "p2")), 2, norm=NORM) for n in (name, "made"))
+    assert all((x.predicted == y.predicted).all() for x, y in zip(a.sequences, b.sequences, strict=True))
+    plain = evaluate(MODEL, items, Wiring(("p0", "p1", "p2")), 2)
+    assert any((x.predicted != y.predicted).any() for x, y in zip(a.sequences, plain.sequences, strict=True))
 
 
-def test_two_faults_at_once_are_found_by_the_deep_battery():
-    truth = Wiring(slots(2, 0, 1), flags=DraftFlags(norm_before_residual=True))
-    wirings = standard_battery(MODEL, TRAINED, slots(0, 1, 2), deep=True)
-    results = run_battery(MODEL, planted(truth), wirings, 2, screen_tokens=160)
-    best = next(r for r in results if not r.wiring.leaks)
-    assert best.wiring.same_feed(truth)
-    assert best.wiring.differences(wirings[0]) == ("planes", "flags")
+def test_an_increment_is_the_state_without_its_residual():
+    item = tiny.sequence(1, 20, 4)
+    item = item.with_planes({"b=3": item.planes["p0"], "b=4": item.planes["p0"] + item.planes["p1"], "made": item.planes["p1"]})
+    a, b = (evaluate(MODEL, [item], Wiring((n, "p1", "p2")), 2) for n in ("increment of b=4", "made"))
+    assert (a.sequences[0].predicted == b.sequences[0].predicted).all()
 
 
-def test_elimination_changes_nothing_but_the_cost():
-    wirings = standard_battery(MODEL, TRAINED, slots(0, 1, 2, 3))
-    full = run_battery(MODEL, planted(Wiring(TRAINED)), wirings, 2, screen_tokens=0)
-    quick = battery(Wiring(TRAINED))
-    assert all(r.complete for r in full) and len(quick) == len(full)
-    dropped = [r for r in quick if not r.complete]
-    assert len(dropped) > len(wirings) / 2 and all(r.n <= 160 for r in dropped)
-    assert quick[0].wiring == full[0].wiring and quick[0].accuracy == full[0].accuracy
-    again = run_battery(MODEL, planted(Wiring(TRAINED)), wirings, 2, screen_tokens=160)
-    assert [(r.wiring, r.accuracy, r.difference) for r in again] == [(r.wiring, r.accuracy, r.difference) for r in quick]
-
-
-def test_kept_wirings_are_never_dropped():
-    wirings = standard_battery(MODEL, TRAINED, slots(0, 1, 2, 3))
-    keep = [Wiring(slots(3, 2, 1))]
-    results = run_battery(MODEL, planted(Wiring(TRAINED)), wirings, 2, screen_tokens=160, keep=keep)
-    assert next(r for r in results if r.wiring.same_feed(keep[0])).complete
-
-
-def test_the_best_survives_screening_on_other_draws(monkeypatch):
-    """Nine noisy draws with a small screening: the planted wiring is dropped in none."""
-    monkeypatch.setattr(battery_module, "SCREEN_SEQUENCES", 8)
-    wirings = standard_battery(MODEL, TRAINED, slots(0, 1, 2))
-    for seed in range(1, 4):
-        items = plant(MODEL, as_named(Wiring(TRAINED)), sequences=12, length=30, planes=3, keep=0.5, seed=seed)
-        assert run_battery(MODEL, items, wirings, 2, screen_tokens=64)[0].wiring.name == "trained"
-
-
-def test_equivalent_wirings_cannot_be_told_apart():
-    items = [replace(i, planes={**i.planes, "copy": i.planes["slot 0"]}) for i in planted(Wiring(TRAINED))]
-    results = run_battery(MODEL, items, [Wiring(TRAINED, name="trained"), Wiring(("copy", "slot 1", "slot 2"))], 2)
-    assert results[1].difference.value == 0 and not results[1].difference.excludes(0)
-
-
-def test_leaks_are_never_best_and_are_named():
-    assert Wiring(TRAINED, token_shift=2).leaks and Wiring(TRAINED, hidden_shift=1).leaks
-    assert not any(w.leaks for w in (Wiring(TRAINED), Wiring(TRAINED, token_shift=0), Wiring(TRAINED, hidden_shift=-1)))
-    truth = Wiring(TRAINED, hidden_shift=1)
-    results = battery(truth)
-    assert not results[0].wiring.leaks
-    assert next(r for r in results if r.wiring.same_feed(truth)).difference.low > 0
+def test_a_wiring_says_in_what_it_departs():
+    own = Wiring(TRAINED)
+    assert own.formed(FINAL).differences(own) == ("forms",) and Wiring(slots(1, 0, 2)).formed(UNIT).differences(own) == ("states", "forms")
+    assert own.formed(FINAL).label == "slot 0, slot 1, slot 2, each final norm" and Wiring(("slot 0", "zero", "final norm of slot 3")).states == ("slot 0", "zero", "slot 3")
+    assert Wiring(TRAINED, rope=Rope(5.0, {"type": "yarn"}, 1.0, "as the target")) != own, "a scaling is a mapping: it must not stand in the way of a set"
 
 
 @pytest.mark.parametrize("wiring,message", [
     (Wiring(slots(0, 1)), "fc reads 3 planes"), (Wiring(("slot 0", "slot 1", "b=7")), "no plane 'b=7'; at hand"), (Wiring(TRAINED, d2t="upside"), "known: offset"),
+    (Wiring(TRAINED).formed(FINAL), "norm.weight is not at hand"), (Wiring(TRAINED).formed("smoothed"), "no form 'smoothed'"), (Wiring(TRAINED).formed(INCREMENT), "has no state before it"),
 ])
 def test_impossible_wirings_are_refused_in_words(wiring, message):
     with pytest.raises(ValueError, match=message):
@@ -163,14 +120,3 @@ def test_flags_without_their_weights_are_refused():
 def test_nothing_to_evaluate_is_an_error():
     with pytest.raises(ValueError, match="no sequence"):
         evaluate(MODEL, [], Wiring(TRAINED))
-    with pytest.raises(ValueError, match="no wiring"):
-        run_battery(MODEL, planted(Wiring(TRAINED)), [])
-
-
-def test_student_interval_of_paired_differences():
-    first, second, sizes = [5, 7, 6, 9], [4, 6, 6, 6], [10, 10, 10, 10]
-    e = stats.paired_difference_t(first, second, sizes)
-    # differences 1, 1, 0, 3 of 10: mean .125, sd .1258, t(3, .975) 3.182
-    assert (e.value, round(e.low, 4), round(e.high, 4)) == (0.125, -0.0752, 0.3252)
-    assert stats.paired_difference_t(first, second, sizes, level=0.999).low < e.low
-    assert stats.paired_difference_t([1], [0], [3]).interval == (-float("inf"), float("inf"))

@@ -180,7 +180,7 @@ def test_a_damaged_slot_fails_and_a_partial_sum_only_abstains():
     found = identify(samples(planes, IDS), bank=TinyBank(TARGET, IDS), weights=TARGET.weights(), layers=LAYERS)
     assert [s.sure for s in found.slots] == [True, False, True]
     findings = slot_findings(found)
-    assert [(f.status, f.fault) for f in findings] == [(Status.FAIL, "data.mask-shift"), (Status.INCONCLUSIVE, "feature.partial-sum"), (Status.FAIL, "feature.tp-slice")]
+    assert [(f.status, f.fault) for f in findings] == [(Status.FAIL, "data.hidden-shift"), (Status.INCONCLUSIVE, "feature.partial-sum"), (Status.FAIL, "feature.tp-slice")]
     assert "rank" in findings[1].next_step
 
 

@@ -55,7 +55,7 @@ CASES = (
     papers_and_tensors("last plane before the norm, trainer without one", r.SGLANG.but(trainer=("speculators", "0.3.0")), "data.norm-twice"),
     papers_and_tensors("last plane missing", r.SGLANG.but(sample=r.order(0, 1, 2)), "wiring.plane-count"),
     papers_and_tensors("two slots of one buffer", r.SGLANG.but(sample=r.order(0, 1, 1, 3), trained=None), "feature.aliased-buffer"),
-    case("states one position late", r.SGLANG.but(sample=r.shifted_states), "data.mask-shift"),
+    case("states one position late", r.SGLANG.but(sample=r.shifted_states), "data.hidden-shift"),
     papers_and_tensors("planes in a rotated basis", r.SGLANG.but(sample=r.planes(lambda held, sample: [*map(r.rotated, held[:3]), held[3]])), "feature.rotated-basis"),
     papers_and_tensors("one plane not finite", r.SGLANG.but(sample=r.planes(lambda held, sample: [held[0] * float("nan"), *held[1:]])), "feature.non-finite"),
     case("d2t absolute", r.SGLANG.but(tensors=r.absolute_map), "vocab.map-semantics"),

@@ -15,15 +15,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from eagle_forensics import stats
+from eagle_forensics.drafter.candidates import pairs, standard_battery, variations
 from eagle_forensics.drafter.correctness import Correctness
+from eagle_forensics.drafter.derived import FinalNorm
 from eagle_forensics.drafter.model import Drafter
 from eagle_forensics.drafter.recorded import Recorded, spans
 from eagle_forensics.drafter.wiring import Wiring, evaluate_all
+from eagle_forensics.evidence.records import Rope
 
 SCREEN_SEQUENCES = 16
 """Sequences of the first screening: the t quantile at the level needed is 4 at 16 sequences, 6 at 8."""
+SCREEN_TOKENS = 128
+"""Response positions of the first screening. On the built-in case 128 drop 68 of 78 wirings at a third of the cost of 400, which drop no more."""
 GROWTH = 4
 """Each screening is this many times larger than the last."""
+ROUNDS = 4
+"""Batteries of one investigation at most: single departures, pairs, and two rounds around the best. Their intervals hold together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,40 +50,82 @@ class WiringResult:
     complete: bool
     """False: dropped at a screening, figures from its sample."""
     correctness: Correctness
+    equal_to_best: bool
+    """Proposes the best one's token at every position and step: no number of tokens like these can tell the two apart."""
 
     @property
     def label(self) -> str:
         return self.wiring.label
 
 
+def investigate(
+    drafter: Drafter, sequences: Sequence[Recorded], trained: Sequence[str], slots: Sequence[str], steps: int = 3, *, extra: Sequence[str] = (),
+    norm: FinalNorm | None = None, rope: Sequence[Rope] = (), settled: Callable[[WiringResult], bool] = lambda trained: False,
+    screen_tokens: int = SCREEN_TOKENS, progress: Callable[[str], None] | None = None,
+) -> list[WiringResult]:
+    """Which wiring fits, best first: every order and every single departure from the contract; unless the contract wins clearly and
+    `settled` says that it explains what is known of the training, every two departures at once; then whatever departs once more from
+    the best, until nothing better is found. `extra`: planes beside the dump's, tried in every order but not in pairs."""
+    def run(wirings: Sequence[Wiring]) -> list[WiringResult]:
+        return run_battery(drafter, sequences, wirings, steps, norm=norm, screen_tokens=screen_tokens, keep=[contract], rounds=ROUNDS, progress=progress)
+
+    single = standard_battery(drafter, trained, (*slots, *extra), norm=norm, rope=rope)
+    contract = single[0]
+    found = run(single)
+    if _clear(found) and found[0].wiring.name == "trained" and settled(found[0]):
+        return found
+    found = _joined(run([*(r.wiring for r in found if r.complete), *pairs(drafter, trained, slots, norm=norm)]), found)
+    for _ in range(ROUNDS - 2):
+        best = found[0].wiring
+        more = [w for w in variations(drafter, best, norm=norm, rope=rope) if not any(w.same_feed(r.wiring) for r in found)]
+        if not more:
+            break
+        found = _joined(run([*(r.wiring for r in found if r.complete), *more]), found)
+        if found[0].wiring.same_feed(best):
+            break
+    return found
+
+
 def run_battery(
-    drafter: Drafter, sequences: Sequence[Recorded], wirings: Sequence[Wiring], steps: int = 3, *, screen_tokens: int = 400,
-    keep: Sequence[Wiring] = (), progress: Callable[[str], None] | None = None,
+    drafter: Drafter, sequences: Sequence[Recorded], wirings: Sequence[Wiring], steps: int = 3, *, norm: FinalNorm | None = None, screen_tokens: int = SCREEN_TOKENS,
+    keep: Sequence[Wiring] = (), rounds: int = 1, progress: Callable[[str], None] | None = None,
 ) -> list[WiringResult]:
     """Measure the wirings, best first; dropped ones follow, those of the latest screening first. Deterministic.
 
     `keep`: wirings that are never dropped. `screen_tokens`: response positions of the first screening; 0 evaluates all in full.
+    `rounds`: batteries whose intervals are to hold together.
     """
     if not wirings:
         raise ValueError("no wiring to try")
     alive, dropped = list(wirings), []
     sizes = _stages(sequences, screen_tokens)
-    level = stats.simultaneous_level(len(wirings) * (len(sizes) + 1))
+    level = stats.simultaneous_level(rounds * len(wirings) * (len(sizes) + 1))
     for stage, (count, rows) in enumerate(sizes):
         if len(alive) <= max(2, len(keep) + 1):
             break
         sample = _sample(sequences, count, rows)
         if progress:
             progress(f"screening {len(alive)} wirings on {count} sequences, {count * rows} positions at most")
-        results = _ranked(alive, evaluate_all(drafter, sample, alive, steps), level, complete=False)
+        results = _ranked(alive, evaluate_all(drafter, sample, alive, steps, norm=norm), level, complete=False)
         gone = [r for r in results if r.difference.high < 0 and not any(r.wiring.same_feed(k) for k in keep)]
         dropped.append((stage, gone))
         lost = {id(r.wiring) for r in gone}
         alive = [w for w in alive if id(w) not in lost]
     if progress:
         progress(f"evaluating {len(alive)} wiring(s) on all {len(sequences)} sequences")
-    final = _ranked(alive, evaluate_all(drafter, sequences, alive, steps), level, complete=True)
+    final = _ranked(alive, evaluate_all(drafter, sequences, alive, steps, norm=norm), level, complete=True)
     return final + [r for _, gone in reversed(dropped) for r in gone]
+
+
+def _clear(found: Sequence[WiringResult]) -> bool:
+    """Whether the best fits better than every other wiring a server can feed."""
+    honest = [r for r in found if not r.wiring.leaks]
+    return all(r.difference.high < 0 for r in honest[1:])
+
+
+def _joined(new: Sequence[WiringResult], old: Sequence[WiringResult]) -> list[WiringResult]:
+    """The new results, and of the old ones what was not measured again: they were dropped against an earlier best."""
+    return [*new, *(r for r in old if not any(r.wiring.same_feed(n.wiring) for n in new))]
 
 
 def _stages(sequences: Sequence[Recorded], screen_tokens: int) -> list[tuple[int, int]]:
@@ -103,6 +152,11 @@ def _ranked(wirings: Sequence[Wiring], found: Sequence[Correctness], level: floa
         WiringResult(
             wiring=w, accuracy=tuple(c.accuracy(k) for k in range(c.steps) if any(s.valid[:, k].any() for s in c.sequences)),
             accept_length=c.accept_length(), mean_run=sum(c.run_sums()) / c.n,
-            difference=stats.paired_difference_t(c.run_sums(), best.run_sums(), c.sizes(), level=level), n=c.n, complete=complete, correctness=c)
+            difference=stats.paired_difference_t(c.run_sums(), best.run_sums(), c.sizes(), level=level), n=c.n, complete=complete, correctness=c,
+            equal_to_best=c is best or _equal(c, best))
         for w, c in zip(wirings, found, strict=True)]
     return sorted(results, key=lambda r: (r.wiring.leaks, -r.mean_run))
+
+
+def _equal(a: Correctness, b: Correctness) -> bool:
+    return all(bool((x.predicted == y.predicted)[x.valid].all()) for x, y in zip(a.sequences, b.sequences, strict=True))

@@ -10,6 +10,9 @@ from eagle_forensics.drafter.battery import WiringResult
 from eagle_forensics.drafter.correctness import Correctness, SequenceCorrectness
 from eagle_forensics.drafter.predict import predict_accept_length, round_views
 
+LOOKS = [(show.BLUE, "o", "-"), (show.RED, "s", "--"), (show.GREEN, "^", "-."), (show.PURPLE, "D", ":")]
+"""Colour, marker and line of each curve: never the colour alone."""
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -47,32 +50,44 @@ def ranking_figure(results: Sequence[WiringResult], most: int = 16) -> Picture |
 
 
 def step_figure(curves: Mapping[str, Correctness]) -> Picture | None:
-    """Accuracy by draft step for a few feeds; a rise from step 1 to step 2 is a frequent sign of a bad input state."""
+    """Accuracy by step of the feeds worth a look; None without any."""
+    rising = [n for n, c in curves.items() if c.steps > 1 and c.accuracy(1).low > c.accuracy(0).high]
+    return _steps(curves, f"{rising[0]}: accuracy rises from step 1 to step 2, the mark of a bad input state" if rising
+                  else "Accuracy falls from step to step, as with a healthy input state",
+                  "Teacher-forced accuracy of each draft step; bands: 95 % interval over sequences. At step 2 the drafter reads its own state, so a bad input state hurts step 1 most.")
+
+
+def flag_figure(curves: Mapping[str, Correctness]) -> Picture | None:
+    """Accuracy by step under the head's flags: the checkpoint's own, then the best of the others; None without any."""
+    if not curves:
+        return None
+    own, *others = curves.items()
+    others = sorted(others, key=lambda item: -sum(item[1].run_sums()))[:len(LOOKS) - 1]
+    best = max(curves, key=lambda n: sum(curves[n].run_sums()))
+    title = "The flags of the checkpoint fit best" if best == own[0] else f"Better than as configured: {best}"
+    return _steps(dict([own, *others]), title, f"The best wiring under {len(curves)} combinations of head flags, {own[1].n} tokens; bands: 95 % interval over sequences. "
+                  "norm_output changes only what the drafter feeds itself, so it shows from step 2 on.")
+
+
+def _steps(curves: Mapping[str, Correctness], title: str, caption: str) -> Picture | None:
     if not curves:
         return None
     import matplotlib.pyplot as plt
 
     fig, axis = plt.subplots(layout="constrained")
-    looks = [(show.BLUE, "o", "-"), (show.RED, "s", "--"), (show.GREEN, "^", "-."), (show.PURPLE, "D", ":")]
-    rising = []
-    for (name, c), (colour, marker, style) in zip(curves.items(), looks, strict=False):
+    for (name, c), (colour, marker, style) in zip(curves.items(), LOOKS, strict=False):
         points = [c.accuracy(k) for k in range(c.steps)]
         steps = range(1, c.steps + 1)
         axis.plot(steps, [p.value for p in points], color=colour, marker=marker, linestyle=style, label=name, linewidth=2, markersize=8)
         axis.fill_between(steps, [p.low for p in points], [p.high for p in points], color=colour, alpha=0.15)
-        if len(points) > 1 and points[1].low > points[0].high:
-            rising.append(name)
-    first = next(iter(curves.values()))
-    axis.set_xticks(range(1, first.steps + 1))
+    axis.set_xticks(range(1, next(iter(curves.values())).steps + 1))
     axis.set_ylim(0, None)
     axis.set_xlabel("draft step")
     axis.set_ylabel("accuracy (share of response tokens)")
-    axis.legend(frameon=False)
-    title = (f"{rising[0]}: accuracy rises from step 1 to step 2, the mark of a bad input state" if rising
-             else "Accuracy falls from step to step, as with a healthy input state")
+    axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1))
     axis.set_title(title)
     alt = title + ". " + "; ".join(f"{n}: " + ", ".join(f"{c.accuracy(k).value:.3f}" for k in range(c.steps)) for n, c in curves.items()) + "."
-    return fig, alt, "Teacher-forced accuracy of each draft step; bands: 95 % interval over sequences. At step 2 the drafter reads its own state, so a bad input state hurts step 1 most."
+    return fig, alt, caption
 
 
 def length_figure(trained: Correctness | None, served: Correctness | None) -> Picture | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,7 @@ from eagle_forensics import stats
 from eagle_forensics.drafter.battery import WiringResult
 from eagle_forensics.drafter.correctness import Correctness
 from eagle_forensics.drafter.predict import by_position, predict_accept_length
+from eagle_forensics.drafter.search import Searched, boundaries_of
 from eagle_forensics.drafter.sets import Compared
 from eagle_forensics.drafter.workbench import Workbench
 
@@ -22,6 +24,7 @@ def bench_frame(bench: Workbench | None) -> pd.DataFrame | None:
     tokens = sum(int(s.loss_mask.sum()) for s in bench.sequences)
     rows = [("sequences evaluated", str(len(bench.sequences))), ("response tokens", str(tokens)), ("planes of the dump", ", ".join(bench.slots)),
             ("planes fc reads", str(bench.drafter.n_aux)), ("sequences with the target's own states", str(len(bench.computed))),
+            *(("further plane", n) for n in bench.extra),
             *(("remark", n) for n in (*bench.drafter.notes, *bench.notes)), *((f"left out: {p.sample_id}", p.reason) for p in bench.problems)]
     return pd.DataFrame(rows, columns=["what", "value"])
 
@@ -44,8 +47,23 @@ def sets_frame(bench: Workbench | None, compared: Compared | None) -> pd.DataFra
     if bench is None or compared is None:
         return None
     origins = {id(r): bench.sets[ids] for ids, r in compared.by_set.items()}
-    return pd.DataFrame([{"fed": "the dump" if r.wiring.name == "trained" else r.label, "origin": origins.get(id(r), "recorded"), **_row(r)}
+    return pd.DataFrame([{"fed": f"the dump: {', '.join(r.wiring.planes)}" if r.wiring == compared.base else r.label, "origin": origins.get(id(r), "recorded"), **_row(r)}
                          for r in compared.results])
+
+
+def search_frame(searched: Searched | None) -> pd.DataFrame | None:
+    """The best boundaries by search, their neighbours and the runners-up; None without a search."""
+    if searched is None:
+        return None
+    return pd.DataFrame([{"boundaries in fc order": ", ".join(map(str, boundaries_of(r.wiring))), **_row(r),
+                          "told from the best": "best" if r is searched.results[0] else "no" if r.difference.high >= 0 else "yes"} for r in searched.results])
+
+
+def damage_frame(found: Mapping[str, Correctness]) -> pd.DataFrame | None:
+    """What the trained states would give in each damaged form; None without."""
+    if not found:
+        return None
+    return pd.DataFrame([{"states": name, "step 1 right": _interval(c.accuracy(0)), "accept length": _interval(c.accept_length()), "tokens": c.n} for name, c in found.items()])
 
 
 def _row(r: WiringResult) -> dict[str, str | int]:
@@ -67,12 +85,33 @@ def prediction_frame(trained: Correctness | None, served: Correctness | None) ->
     return pd.DataFrame(rows)
 
 
-def position_frame(trained: Correctness | None) -> pd.DataFrame | None:
-    """Accuracy of step 1 by position in the text; a fall points to rope."""
+def groups_frame(trained: Correctness | None) -> pd.DataFrame | None:
+    """Accuracy of step 1 and accept length by position in the text, by length of the text and by folder of the dump. A fall with position
+    points to rope, a folder (domain) that falls behind to training data."""
     if trained is None:
         return None
-    return pd.DataFrame([{"tokens": f"{low} to {high}" if high < 1 << 40 else f"from {low}", "accuracy of step 1": _interval(e), "n": e.n}
-                         for (low, high), e in by_position(trained).items()])
+    rows = [{"by": "position in the text", "of": _range(*edge), "step 1 right": _interval(e), "accept length": "–", "tokens": e.n} for edge, e in by_position(trained).items()]
+    for by, parts in (("length of the text", by_length(trained)), ("folder of the dump", by_folder(trained))):
+        rows += [{"by": by, "of": name, "step 1 right": _interval(c.accuracy(0)), "accept length": _interval(c.accept_length()), "tokens": c.n} for name, c in parts.items()]
+    return pd.DataFrame(rows)
+
+
+def by_length(correctness: Correctness) -> dict[str, Correctness]:
+    """The sequences in three groups of about the same size, by response tokens; one group where all are as long."""
+    order = sorted(correctness.sequences, key=lambda s: s.n)
+    cuts = [len(order) * i // 3 for i in range(4)]
+    parts = [order[a:b] for a, b in pairwise(cuts) if b > a]
+    return {f"{p[0].n} to {p[-1].n} response tokens": Correctness(tuple(p), correctness.steps) for p in parts}
+
+
+def by_folder(correctness: Correctness) -> dict[str, Correctness]:
+    """The sequences by folder of the dump; empty where there is one."""
+    groups = sorted({s.group for s in correctness.sequences if s.group})
+    return {g: correctness.of_group(g) for g in groups} if len(groups) > 1 else {}
+
+
+def _range(low: int, high: int) -> str:
+    return f"tokens {low} to {high}" if high < 1 << 40 else f"from token {low}"
 
 
 def prediction_record(trained: Correctness, wirings: Mapping[str, Correctness], served: Correctness | None, served_name: str | None) -> dict[str, Any]:

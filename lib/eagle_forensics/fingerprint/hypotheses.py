@@ -49,7 +49,7 @@ EXPLANATIONS = {
     State.NO_RESIDUAL: Explanation("feature.missing-residual", "feature.rotated-basis"),
     State.SLICE: Explanation("feature.tp-slice", "feature.partial-sum"),
     State.SCALED: Explanation("feature.partial-sum", "feature.norm-state"),
-    State.SHIFTED: Explanation("data.mask-shift", "wiring.layer-offset"),
+    State.SHIFTED: Explanation("data.hidden-shift", "wiring.layer-offset"),
     State.ROTATED: Explanation("feature.rotated-basis", "feature.missing-residual"),
     State.BROKEN: Explanation("feature.non-finite", "feature.missing-stage"),
     State.UNKNOWN: Explanation(None, "a bank of another model"),
