@@ -54,8 +54,8 @@ def loop(tokens: Sequence[int]) -> tuple[float, int]:
         run = 0
         for now, before in zip(tokens[period:], tokens, strict=False):
             run = run + 1 if now == before else 0
-            if run >= 2 * period:
-                best = max(best, ((run + period) / len(tokens), period))
+            if run >= 2 * period and (run + period) / len(tokens) > best[0]:
+                best = ((run + period) / len(tokens), period)
     return best
 
 

@@ -54,9 +54,11 @@ class Transport:
         self.url = USER_INFO.sub(r"\1", str(url)).rstrip("/")
         """The URL as it may be shown: user and password are left out."""
         headers = {"authorization": f"Bearer {key}"} if (key := os.environ.get(KEY_VARIABLE)) else {}
+        address = httpx.URL(str(url).rstrip("/"))
         wait = httpx.Timeout(self.patience.silence_s, connect=self.patience.connect_s, pool=None)
         self._http = httpx.AsyncClient(
-            base_url=str(url).rstrip("/"), headers=headers, timeout=wait, follow_redirects=False, trust_env=False,
+            base_url=address.copy_with(userinfo=b""), auth=(address.username, address.password) if address.userinfo else None, headers=headers,
+            timeout=wait, follow_redirects=False, trust_env=False,
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections))
 
     async def __aenter__(self) -> Transport:

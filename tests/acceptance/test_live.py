@@ -1,0 +1,239 @@
+"""A measurement against the hostile server: interleaved, stopped early, and through every fault with what there is."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from eagle_forensics.acceptance import live, live_findings, live_study, paired
+from eagle_forensics.acceptance.clients import Sampling, Transport, connect
+from eagle_forensics.acceptance.transport import KEY_VARIABLE, Failure, Patience
+from eagle_forensics.acceptance.workload import Prompt, render
+from eagle_forensics.case import Case
+from eagle_forensics.finding import Status
+from tests.acceptance.pretend import pretending
+
+FAST = Patience(connect_s=1, silence_s=0.4, total_s=5, busy_tries=2, busy_wait_s=0.01)
+PROMPTS = tuple(Prompt(f"p{i}", ("chat", "code")[i % 2], ids=(i, i * i % 31, 3)) for i in range(40))
+ALL = live.Settings(Sampling(0.0, 50), half_width=None)
+
+
+def measure(urls, settings=ALL, prompts=PROMPTS, **more):
+    async def run():
+        clients = {}
+        transports = [Transport(u, FAST, connections=66) for u in urls.values()]
+        try:
+            for label, transport in zip(urls, transports, strict=True):
+                clients[label] = await connect(transport)
+            return await live.measure(clients, render(prompts, None), settings, **more)
+        finally:
+            for transport in transports:
+                await transport.__aexit__()
+
+    return asyncio.run(run())
+
+
+def one(settings=ALL, prompts=PROMPTS, **what):
+    with pretending(**what) as (url, p):
+        return measure({"spec": url}, settings, prompts)["spec"], p
+
+
+def test_counts_over_all_answers_and_by_the_counter():
+    m, p = one()
+    rounds = sum(10 + sum(x.ids) % 7 + 15 for x in PROMPTS)
+    assert m.complete and m.stopped == "all prompts" and len(m.good) == 40 and p.answers == 42 and p.flushed == 1
+    assert m.acceptance.rounds == rounds == m.counted.rounds and m.acceptance.accepted == 40 * 25
+    assert m.accept_length.value == pytest.approx(1 + 1000 / rounds) and m.accept_length.clusters == 40
+    assert m.accept_length.low < m.accept_length.value < m.accept_length.high
+    assert live_findings.measured(m).status is Status.PASS and live_findings.reconciled(m).status is Status.PASS and live_findings.sane(m).status is Status.PASS
+
+
+def test_it_stops_once_the_interval_is_narrow():
+    m, _ = one(live.Settings(Sampling(0.0, 50), half_width=0.2))
+    assert m.stopped == "interval" and m.complete and len(m.answers) == 16
+    assert (m.accept_length.high - m.accept_length.low) / 2 <= 0.2
+    said = live_findings.measured(m)
+    assert said.status is Status.PASS and "the interval was within +- 0.2" in said.statement
+
+
+def test_concurrent_answers_keep_the_order_of_the_workload():
+    m, _ = one(live.Settings(Sampling(0.0, 50), concurrency=8, half_width=None))
+    assert [a.prompt for a in m.answers] == [p.id for p in PROMPTS] and m.counted.rounds == m.acceptance.rounds
+
+
+def test_prompts_of_a_log_keep_their_own_length():
+    m, _ = one(prompts=(Prompt("a", "x", ids=(1,), max_tokens=5), Prompt("b", "x", ids=(2,))))
+    assert [a.completion_tokens for a in m.answers] == [5, 50]
+
+
+def test_progress_has_an_end_in_sight():
+    said = []
+    with pretending() as (url, _):
+        measure({"spec": url}, progress=said.append)
+    assert said[:2] == ["spec: warm-up"] * 2 and said[2].startswith("8 of 40 prompts") and "s left; accept length 1." in said[2]
+
+
+def test_two_servers_take_turns_on_the_same_prompts():
+    kept = []
+    with pretending() as (a, p), pretending(speculative=False) as (b, q):
+        found = measure({"spec": a, "base": b}, keep=lambda label, answers: kept.extend((label, x.prompt) for x in answers))
+    assert [x for x, _ in kept[:2]] in (["spec", "base"], ["base", "spec"]) and {x for _, x in kept[:2]} == {"p0"}
+    firsts = [kept[i][0] for i in range(0, 80, 2)]
+    assert 10 < firsts.count("spec") < 30 and p.answers == q.answers == 42
+    assert found["base"].acceptance is None and live_findings.measured(found["base"]).status is Status.SKIPPED
+    compared = paired.server_differences(found["spec"].server, found["base"].server)
+    assert not compared.confounded and live_findings.comparable(found["spec"], found["base"]).status is Status.PASS
+    assert paired.speed(found["spec"], found["base"]).pairs == 40
+
+
+def test_a_second_difference_is_confounded():
+    with pretending(arguments={"dtype": "bfloat16"}) as (a, _), pretending(speculative=False, arguments={"dtype": "float32"}) as (b, _):
+        found = measure({"spec": a, "base": b}, prompts=PROMPTS[:2])
+    said = live_findings.comparable(found["spec"], found["base"])
+    assert said.status is Status.FAIL and said.fault == "measure.confounded" and said.observed == ["dtype"] and "bfloat16" in said.statement
+
+
+def test_a_baseline_that_speculates_is_none():
+    with pretending() as (a, _), pretending() as (b, _):
+        found = measure({"spec": a, "base": b}, prompts=PROMPTS[:2])
+    assert live_findings.comparable(found["spec"], found["base"]).fault == "measure.confounded"
+
+
+def test_vllm_counts_are_read_around_single_answers():
+    m, p = one(engine="vllm", version="0.32.0", prompts=PROMPTS[:12])
+    assert len(m.parts) == 12 and m.acceptance.rounds == m.counted.rounds == p.drafts - 2 * 15 - sum(10 + sum(x.ids) % 7 for x in PROMPTS[:2])
+    assert m.acceptance.accepted == 12 * 25 and m.acceptance.reached == (180, 84, 36)
+    together, _ = one(live.Settings(Sampling(0.0, 50), concurrency=4, half_width=None), PROMPTS[:12], engine="vllm", version="0.32.0")
+    assert together.parts == () and together.accept_length.value == pytest.approx(m.accept_length.value) and together.accept_length.bounded is None
+    assert live_findings.measured(together).status is Status.INCONCLUSIVE
+
+
+def test_a_server_that_is_not_up():
+    with pretending() as (url, _):
+        pass
+    with pytest.raises(Failure, match="not up"):
+        measure({"spec": url})
+
+
+def test_a_simulation_is_refused():
+    with pytest.raises(live.Refused, match=r"SGLANG_SIMULATE_ACC_LEN=3\.0"):
+        one(env={"SGLANG_SIMULATE_ACC_LEN": "3.0"})
+
+
+def test_one_failure_in_ten_is_counted_and_the_rest_is_measured():
+    m, _ = one(fault="tenth")
+    assert m.complete and len(m.good) == 36 and len(m.parts) == 36
+    assert any("4 of 40 answers failed" in p and "answered 500" in p for p in m.problems)
+    said = live_findings.measured(m)
+    assert said.status is Status.PASS and any("4 of 40" in (e.note or "") for e in said.evidence)
+
+
+@pytest.mark.parametrize("fault, text", [("die", "the server is gone"), ("hang", "the server is gone"), ("always busy", "answers failed, last: .*429"), ("garbage", "answers failed")])
+def test_a_server_that_goes_bad_leaves_what_it_gave(fault, text):
+    m, _ = one(fault=fault, after=12)
+    assert not m.complete and 8 <= len(m.good) <= 10 and m.acceptance.rounds > 0
+    assert pytest.importorskip("re").search(text, m.stopped)
+    said = live_findings.measured(m)
+    assert said.status is Status.INCONCLUSIVE and said.statement.startswith("Partial: spec: ") and said.observed is not None
+
+
+def test_a_server_that_never_answers_gives_nothing():
+    m, _ = one(fault="cut", prompts=PROMPTS[:6])
+    said = live_findings.measured(m)
+    assert m.acceptance is None and said.status is Status.INCONCLUSIVE and "0 of 3 answers came" in said.statement and said.observed is None
+    assert live_findings.sane(m).status is Status.SKIPPED
+
+
+def test_a_restart_with_other_arguments_ends_the_run_and_drops_what_is_doubtful():
+    m, _ = one(fault="restart", after=20)
+    assert not m.complete and "started again with other arguments (speculative_num_draft_tokens, speculative_num_steps)" in m.stopped
+    assert len(m.answers) == 16 and any("8 answers after the last sight" in p for p in m.problems)
+
+
+def test_counters_that_go_backwards_are_named_and_not_used():
+    m, _ = one(fault="backwards", after=20)
+    assert m.counted is None and any("counters went backwards (rounds" in p for p in m.problems) and m.acceptance.rounds > 0
+    m, _ = one(fault="backwards", after=20, engine="vllm", version="0.32.0")
+    assert any("counters went backwards" in p for p in m.problems)
+
+
+def test_no_fields_of_speculation_is_no_measurement():
+    m, _ = one(fault="no fields", prompts=PROMPTS[:8])
+    said = live_findings.measured(m)
+    assert m.complete and m.parts == () and said.status is Status.INCONCLUSIVE and "none of them carries counts" in said.statement
+
+
+def test_loops_are_behind_the_gate():
+    said = live_findings.sane(one(tokens=(1, 2, 3) * 20, prompts=PROMPTS[:8])[0])
+    assert said.status is Status.FAIL and said.fault == "measure.degenerate-output" and said.competitor and said.interval
+
+
+def test_the_busy_time_counts_overlap_once():
+    m, _ = one(prompts=PROMPTS[:1])
+    a = m.answers[0]
+    from dataclasses import replace
+    answers = tuple(replace(a, started_s=s, seconds=d, completion_tokens=10) for s, d in ((0.0, 2.0), (1.0, 2.0), (10.0, 1.0)))
+    assert replace(m, answers=answers).busy_s == 4.0 and replace(m, answers=answers).tokens_per_second == 7.5
+
+
+def case(url, base=None):
+    return Case.model_validate({"name": "x", "serving": {"engine": "sglang", "url": url, "baseline_url": base}})
+
+
+def own_prompts(tmp_path):
+    file = tmp_path / "own.jsonl"
+    file.write_text("".join(json.dumps({"id": p.id, "domain": p.domain, "input_ids": p.ids}) + "\n" for p in PROMPTS[:16]))
+    return file
+
+
+def test_study_of_two_urls_writes_answers_and_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "sk-key-of-the-user")
+    with pretending() as (a, _), pretending(speculative=False) as (b, _):
+        work = live_study.begin(case(a.replace("//", "//me:hunter22@"), b), tmp_path / "live", prompts=own_prompts(tmp_path), half_width=None, max_tokens=50, patience=FAST)
+    statuses = {f.id: f.status for f in live_study.findings(work)}
+    assert statuses["acceptance.live"] is statuses["acceptance.lossless"] is statuses["acceptance.live-confounded"] is Status.PASS
+    written = "".join(f.read_text() for f in (tmp_path / "live").iterdir()) + json.dumps(live_study.record(work)) + live_study.table(work).to_json()
+    assert written.count('"prompt": "p0"') == 2
+    for secret in ("sk-key-of-the-user", "hunter22", "sk-very-secret"):
+        assert secret not in written
+    assert set(live_study.by_domain(work.speculation)["domain"]) == {"chat", "code"}
+    assert "accept rate as sglang 0.5.23 prints it" in set(live_study.definitions_table(work.speculation)["figure"])
+    run = live_study.as_run(work.speculation)
+    assert run.is_speculative and run.ceiling == 4 and run.tokens_per_second.low < run.tokens_per_second.value and live_study.as_run(work.baseline).is_baseline
+
+
+def test_study_asks_for_the_gap_where_answers_part(tmp_path):
+    with pretending(tokens=tuple(range(50))) as (a, _), pretending(speculative=False, tokens=(*range(20), 12, *range(21, 50))) as (b, _):
+        work = live_study.begin(case(a, b), tmp_path, prompts=own_prompts(tmp_path), half_width=None, max_tokens=50, limit=2, patience=FAST)
+    assert work.pairs == 2 and [d.position for d in work.divergences] == [20, 20]
+    said = live_study.findings(work)[-1]
+    assert said.status is Status.INCONCLUSIVE and "2 of 2 greedy answers part" in said.statement
+
+
+@pytest.mark.parametrize("what, status, text", [({"env": {"SGLANG_SIMULATE_ACC_LEN": "2"}}, Status.ERROR, "simulates acceptance"), ({"fault": "redirect"}, Status.ERROR, "neither SGLang")])
+def test_study_opens_with_why_it_cannot(tmp_path, what, status, text):
+    with pretending(**what) as (url, _):
+        work = live_study.begin(case(url), tmp_path, prompts=own_prompts(tmp_path), patience=FAST)
+    (said,) = live_study.findings(work)
+    assert said.status is status and text in said.statement and work.measurements == {}
+
+
+def test_study_without_a_server_is_skipped(tmp_path):
+    (said,) = live_study.findings(live_study.begin(case(None), tmp_path))
+    assert said.status is Status.SKIPPED
+
+
+def test_study_runs_inside_a_running_loop(tmp_path):
+    async def notebook(url):
+        return live_study.begin(case(url), tmp_path, prompts=own_prompts(tmp_path), limit=2, patience=FAST)
+
+    with pretending() as (url, _):
+        assert asyncio.run(notebook(url)).speculation.complete
+
+
+def test_sixty_four_streams_at_once():
+    prompts = [Prompt(f"p{i}", "x", ids=(i, 1)) for i in range(128)]
+    began = time.monotonic()
+    m, _ = one(live.Settings(Sampling(0.0, 50), concurrency=64, warm_up=0, half_width=None), prompts)
+    assert m.complete and len(m.good) == 128 and time.monotonic() - began < 30
