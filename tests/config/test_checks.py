@@ -137,3 +137,10 @@ def test_a_version_that_is_none_is_one_error(tmp_path):
     found = inspect(papers(tmp_path, version="banana"))
     assert list(found.problems) == ["serving.version"] and "banana" in found.problems["serving.version"]
     assert found.served is None and found.arguments is None
+
+
+@pytest.mark.parametrize(("ids", "served"), [("[2, 15, 27]", (3, 16, 28)), (None, (2, 15, 27))])
+def test_tensorrt_llm_takes_its_ids_from_the_launch(tmp_path, ids, served):
+    spec = '{"decoding_type": "Eagle3", "max_draft_len": 3, "speculative_model": "drafter"' + (f', "eagle3_layers_to_capture": {ids}' if ids else "") + "}"
+    found = inspect(papers(tmp_path, engine="trtllm", version="1.4.0rc4", launch=f"--speculative_config '{spec}'", ids=[5, 6, 7]))
+    assert found.served.boundaries["eager"] == served and found.arguments.error is None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from eagle_forensics.case import Case
 from eagle_forensics.engines.arguments import ArgsAnswer, resolve_args
@@ -16,7 +17,7 @@ from eagle_forensics.evidence.dumps import find_dump
 from eagle_forensics.evidence.environment import read_env
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.live import LiveServer, read_live
-from eagle_forensics.evidence.records import Draft, DumpInfo, EvidenceError, LaunchLine, Target
+from eagle_forensics.evidence.records import ClaimedIds, Draft, DumpInfo, EvidenceError, LaunchLine, Target
 from eagle_forensics.evidence.server_log import ServerLog, read_server_log
 from eagle_forensics.evidence.targets import read_target
 from eagle_forensics.finding import Edit
@@ -133,8 +134,17 @@ def _served(case: Case, target: Target | None, draft: Draft | None, launch: Laun
     flags = launch.arguments if launch else {}
     eager = bool(flags.get("disable_cuda_graph") or flags.get("enforce_eager") or flags.get("device") == "cpu")
     return resolve_layers(
-        serving.engine, serving.version, model_type=target.model_type, layers=target.layers, claimed=draft.ids,
+        serving.engine, serving.version, model_type=target.model_type, layers=target.layers, claimed=_claimed(serving.engine, draft, flags),
         architecture=target.architectures[0] if target.architectures else None, runner=runner, cuda_graph=not eager)
+
+
+def _claimed(engine: str, draft: Draft, flags: Mapping[str, Any]) -> ClaimedIds:
+    """The ids of the draft's config; for TensorRT-LLM those of the launch, which is where it takes them from."""
+    spec = flags.get("speculative_config")
+    if engine != "trtllm" or not isinstance(spec, Mapping):
+        return draft.ids
+    ids = spec.get("eagle3_layers_to_capture")
+    return ClaimedIds(nested=tuple(ids)) if isinstance(ids, list) else ClaimedIds()
 
 
 def _trained(case: Case, target: Target | None, draft: Draft | None, dumps: tuple[DumpInfo, ...]) -> TrainedAnswer | None:
