@@ -9,7 +9,8 @@ from eagle_forensics.acceptance.clients import Choice, Sampling, connect
 from eagle_forensics.acceptance.transport import KEY_VARIABLE, Failure, Patience, Transport
 from tests.acceptance.pretend import pretending
 
-FAST = Patience(connect_s=1, silence_s=0.5, total_s=5, busy_tries=2, busy_wait_s=0.01)
+FAST = Patience(connect_s=5, silence_s=10, total_s=20, busy_tries=2, busy_wait_s=0.01)
+IMPATIENT = Patience(connect_s=5, silence_s=0.6, total_s=20)
 IDS = (5, 6, 7)
 
 
@@ -78,7 +79,7 @@ def test_vllm_counts_by_its_counters_and_per_request():
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_a_failed_answer_says_what_failed(engine, fault, kind, text):
     with pretending(engine=engine, fault=fault) as (url, _):
-        a = answer(url)
+        a = answer(url, IMPATIENT if fault == "hang" else FAST)
     assert not a.ok and a.kind == kind and a.acceptance is None and a.output_ids is None
     assert text in a.error or (fault, engine) == ("garbage", "vllm")
 
