@@ -35,4 +35,4 @@ def test_a_status_is_a_word_and_an_icon(status):
 def test_a_table_has_caption_scopes_and_marks():
     page = show.table_html(pd.DataFrame({"slot": ["a", "b"], "error": [0.1, float("nan")]}), "two slots", formats={"error": ".2f"}, mark=[True, False])
     assert "<caption>two slots</caption>" in page and page.count('scope="col"') == 2 and page.count('scope="row"') == 2
-    assert "▸ a" in page and "0.10" in page and "–" in page
+    assert "▸\u00a0a" in page and "0.10" in page and "–" in page

@@ -31,6 +31,7 @@ STATUS_LOOK: dict[Status, tuple[str, str]] = {
 }
 """Icon and colour of each status; never the colour alone."""
 
+MARKED = "▸\u00a0"
 FINDING_MIME = "application/vnd.eagle-forensics.finding+json"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -115,7 +116,7 @@ def table_html(frame: pd.DataFrame, caption: str, *, formats: Mapping[str, str] 
         for j, (column, value) in enumerate(zip(frame.columns, row, strict=True)):
             text = _cell(value, formats.get(column))
             if j == 0:
-                cells.append(f'<th scope="row">{"▸ " if marked else ""}{text}</th>')
+                cells.append(f'<th scope="row">{MARKED if marked else ""}{text}</th>')
             else:
                 cells.append(f'<td{" class=num" if numeric[column] else ""}>{text}</td>')
         rows.append(f'<tr{" class=marked" if marked else ""}>{"".join(cells)}</tr>')

@@ -55,7 +55,8 @@ def claims(found: Inspection) -> list[Claim]:
         for path, boundaries in s.boundaries.items():
             if boundaries is None and s.error is None:
                 continue
-            result.append(Claim("served", f"{found.engine}, {path} path", f"ids {_text(s.ids)}, " + ("not read: the default" if s.read_from == "default" else f"read from the {s.read_from} list"),
+            result.append(Claim("served", f"{found.engine}, {path} path", f"ids {_text(s.ids)}, " + ("not read: the default" if s.read_from == "default" else f"read from the {s.read_from} list")
+                                + ("; the server stops" if boundaries is None else ""),
                                 None if boundaries is None else tuple(frozenset({b}) for b in boundaries),
                                 s.sources[0] + (f" (+{len(s.sources) - 1} more)" if len(s.sources) > 1 else "") if s.sources else ""))
     if found.live:

@@ -28,13 +28,15 @@ def evidence_frame(found: Inspection) -> pd.DataFrame:
     add("training dump", found.dumps, "; ".join(f"{i.format}, {len(i.files)} samples, labels {', '.join(i.labels) if i.labels else 'none'}" for i in found.dumps),
         "training.dump")
     trainer = case.training.trainer
-    add("trainer", trainer, "" if trainer is None else f"{trainer.name} {trainer.version or ''}, layer ids {case.training.layer_ids or 'not given'}, "
-        f"metrics {case.training.metrics or 'none'}", "training.layer_ids")
+    add("trainer", trainer, "" if trainer is None else f"{trainer.name} {trainer.version or ''}, layer ids {list(case.training.layer_ids) if case.training.layer_ids else 'not given'}, "
+        f"metrics {', '.join(f'{k} {v:g}' for k, v in case.training.metrics.items()) or 'none'}", "training.layer_ids")
     add("engine", case.serving.engine, found.engine, "serving")
     add("launch line", found.launch, "" if found.launch is None else " ".join(found.launch.argv), "serving.launch")
     if case.serving.url:
         live = found.live
         rows.append({"evidence": "live server", "state": "read" if live else "no answer", "says": f"{live.engine} {live.version or ''} at {live.url}" if live else found.live_problem})
+    if case.serving.log:
+        add("server log", found.log, "" if found.log is None else f"{found.log.bytes} bytes, {sum(found.log.counts.values())} lines of interest", "serving.log")
     add("environment", found.env, ", ".join(f"{k}={v}" for k, v in sorted(found.env.items())), "serving.env")
     return pd.DataFrame(rows)
 

@@ -38,6 +38,10 @@ class Question:
         return self._finding(Status.SKIPPED, f"not examined: the case has no {missing}", {
             "required": False, "next_step": f"Add it to the case; it decides {decides}."})
 
+    def absent(self, reason: str, next_step: str) -> Finding:
+        """Skipped for a reason that no key of the case would mend."""
+        return self._finding(Status.SKIPPED, f"not examined: {reason}", {"required": False, "next_step": next_step})
+
     def needs(self, found: Inspection, *keys: str, decides: str) -> Finding:
         """Skipped: names those of `keys` that the case does not give or whose evidence could not be read, and no other."""
         absent, broken = found.lacking(*keys)

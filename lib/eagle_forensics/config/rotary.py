@@ -50,7 +50,7 @@ def rope_frame(found: Inspection) -> pd.DataFrame:
     rows = []
     for side in _sides(found):
         waves = [2 * math.pi / f for f in side.inverse] if side.inverse else []
-        rows.append({"side": side.who, "theta": f"{side.rope.theta:g}", "scaling": _scaling(side.rope), "rotated of head": f"{_dims(side)} of {side.head_dim or '?'}",
+        rows.append({"side": side.who, "theta": f"{side.rope.theta:g}", "scaling": _scaling(side.rope), "rotated of head": f"{_dims(side)} of {side.head_dim}" if side.head_dim else "unknown",
                      "longest wave (tokens)": round(max(waves)) if waves else None, "theta from": side.rope.origin if not side.problem else side.problem})
     return pd.DataFrame(rows, columns=["side", "theta", "scaling", "rotated of head", "longest wave (tokens)", "theta from"])
 

@@ -22,13 +22,14 @@ def source_finding(found: Inspection, engine_tree: str = "") -> Finding:
     """
     engine = found.case.serving.engine
     if engine not in ("sglang", "vllm"):
-        return QUESTION.skips("serving.engine of sglang or vllm", "which rules apply")
+        return QUESTION.needs(found, "serving.engine", decides="which rules apply")
     try:
         tree = open_tree(engine, Path(engine_tree).expanduser()) if engine_tree else _installed(engine)
     except ValueError as error:
         return QUESTION.suspects(None, str(error), required=True, next_step="Correct engine_tree, or leave it empty.")
     if tree is None:
-        return QUESTION.skips(f"{engine} beside this Python and no engine_tree", "whether a patched or newer engine follows the rules used here")
+        return QUESTION.absent(f"{engine} is not installed beside this Python, and engine_tree names no copy of it",
+                               "Name its environment or unpacked wheel in engine_tree; it decides whether a patched or newer engine follows the rules used here.")
     ledger = examine(engine, tree)
     label, ours = engine_label(engine, tree.version), found.engine
     other = "" if tree.version == found.case.serving.version else f" (the case names {ours})"

@@ -38,7 +38,7 @@ def tokenizer_findings(found: Inspection) -> list[Finding]:
                                        rival=("a healthy drafter", f"{abs(draft.vocab - target.vocab)} rows", "not rejected: padded tables differ in size too"),
                                        next_step="Put the tokenizer.json the drafter was trained with beside it.")]
         absent = " and ".join(side for side, ids in (("the drafter", ours), ("the target", theirs)) if not ids)
-        return [TOKENIZER.skips(f"{FILE} beside {absent}", f"whether ids mean the same text ({sizes})")]
+        return [TOKENIZER.absent(f"there is no {FILE} beside {absent}", f"Put it there; it decides whether ids mean the same text ({sizes}).")]
     shared = ours.keys() & theirs.keys()
     conflicts = sorted(i for i in shared if ours[i] != theirs[i])
     common = {"observed": len(conflicts), "expected": 0, "n": len(shared), "unit": "ids with another text", "evidence": notes}
