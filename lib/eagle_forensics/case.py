@@ -142,9 +142,13 @@ class Nccl(_Part):
     """Evidence about the interconnect."""
 
     debug_log: Path | None = None
+    """What the served process wrote under NCCL_DEBUG=INFO."""
     tests: tuple[Path, ...] = ()
+    """Tables or JSON reports of nccl-tests."""
     topology: Path | None = None
+    """Output of `nvidia-smi topo -m`."""
     traces: tuple[Path, ...] = ()
+    """Profiler exports, flight recorders as JSON, NCCL Inspector, Nsight CSV or sqlite; one file a rank."""
 
 
 class Case(_Part):

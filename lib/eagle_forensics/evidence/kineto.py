@@ -1,7 +1,7 @@
 """PyTorch profiler traces (Kineto): the collectives in them and where one GPU's time went. Streamed, gzip seen through.
 
-Events are cut out of the text where an object begins with `"ph"`, as Kineto writes it, and only those of kernels and of gloo are
-parsed: a trace of many GB needs the memory of its communication calls and 16 bytes a kernel.
+Events are cut out of the text where an object begins with `"ph"`, as Kineto writes it, and only collectives are parsed: a trace of
+many GB needs the memory of its communication calls and 16 bytes a kernel.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,13 @@ MAX_EVENT = 32_000_000
 """Bytes without the begin of an event: a trace in another order of keys is parsed at once up to this size. The longest real
 events hold a call stack of a few hundred KB."""
 
-_START = re.compile(rb'\{\s*"ph"\s*:')
+NESTED = 16
+"""Times that the word may stand inside one event."""
+
+_MARK = b'"ph"'
+_KERNEL = re.compile(rb'\s*:\s*"X"\s*,\s*"cat"\s*:\s*"kernel"\s*,\s*"name"\s*:\s*"((?:[^"\\]|\\.)*)"\s*,\s*"pid"\s*:\s*(\d+)\s*,\s*"tid"\s*:\s*[^,{]*,'
+                     rb'\s*"ts"\s*:\s*(\d+(?:\.\d+)?)\s*,\s*"dur"\s*:\s*(\d+(?:\.\d+)?)\s*[,}]')
+"""A kernel as Kineto writes it, after `"ph"`; one that computes needs no more than this."""
 _DECODE = json.JSONDecoder()
 
 
@@ -47,41 +54,79 @@ def read_kineto(path: str | Path) -> Trace:
     """The collectives of one rank's trace. EvidenceError for a file that is no trace of PyTorch's profiler."""
     path = Path(path)
     seen = _Seen()
-    head = raw = b""
-    events = 0
-    for raw in _events(path):
-        if events == 0:
-            head = raw
-        elif b'"kernel"' in raw or b'"gloo:' in raw:
-            text = raw.decode("utf-8", "replace")
-            seen.replaced += "\ufffd" in text
-            try:
-                event, _ = _DECODE.raw_decode(text)
-            except (ValueError, RecursionError):
-                seen.damaged += 1
-                continue
-            _event(seen, event)
-        events += 1
-    if events <= 1:
-        return _whole(path, head, seen)
-    return _trace(path, seen, _distributed(head) or _distributed(raw), complete=bool(re.search(rb"\}\s*\]", raw)))
-
-
-def _events(path: Path) -> Iterator[bytes]:
-    """The text before the first event, then each event with what follows it up to the next."""
+    head: bytes | None = None
     rest = b""
     try:
         for _, block in blocks(path):
-            rest += block
-            starts = [m.start() for m in _START.finditer(rest)]
-            for begin, end in zip([0, *starts], starts, strict=False):
-                yield rest[begin:end]
-            rest = rest[starts[-1]:] if starts else rest
-            if len(rest) > MAX_EVENT:
+            data = rest + block
+            last = _begin(data, len(data))
+            if last < 0 and len(data) > MAX_EVENT:
                 raise EvidenceError(f"{path}: no trace event within {MAX_EVENT} bytes; expected the JSON that torch.profiler exports")
+            if last >= 0:
+                head = data[: data.find(_MARK)] if head is None else head
+                _kernels(seen, data, last)
+                _annotations(seen, data, last)
+            rest = data[data.rfind(b"{", 0, last):] if last >= 0 else data
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read ({error.strerror or error}); correct `nccl.traces` in the case") from None
-    yield rest
+    if head is None:
+        return _whole(path, rest, seen)
+    _kernels(seen, rest, len(rest))
+    _annotations(seen, rest, len(rest))
+    return _trace(path, seen, _distributed(head) or _distributed(rest), complete=bool(re.search(rb"\}\s*\]", rest)))
+
+
+def _kernels(seen: _Seen, data: bytes, end: int) -> None:
+    """Events of kernels up to `end`: one that computes is read by its form, one that communicates is parsed."""
+    at = data.find(b'"kernel"', 0, end)
+    while at >= 0:
+        begin = _begin(data, at)
+        found = _KERNEL.match(data, begin + len(_MARK))
+        if found and _carrier(found[1]) is None:
+            seen.compute.setdefault(int(found[2]), array("d")).extend((float(found[3]), float(found[3]) + float(found[4])))
+        elif begin >= 0:
+            _parsed(seen, data, begin, at)
+        at = data.find(b'"kernel"', found.end() if found else at + 1, end)
+
+
+def _annotations(seen: _Seen, data: bytes, end: int) -> None:
+    """Events of gloo, which runs no kernel."""
+    at = data.find(b'"gloo:', 0, end)
+    while at >= 0:
+        if (begin := _begin(data, at)) >= 0:
+            _parsed(seen, data, begin, at)
+        at = data.find(b'"gloo:', at + 1, end)
+
+
+def _begin(data: bytes, at: int) -> int:
+    """Where the event around a place begins: at a `"ph"` that follows a brace; -1 if the data do not hold it."""
+    for _ in range(NESTED):
+        at = data.rfind(_MARK, 0, at)
+        if at < 0 or data[max(0, at - 64): at].rstrip().endswith(b"{"):
+            return at
+    return -1
+
+
+def _parsed(seen: _Seen, data: bytes, begin: int, at: int) -> None:
+    end = at
+    for _ in range(NESTED):  # the next event's mark ends this one, unless it stands inside
+        end = data.find(_MARK, end + 1)
+        raw = b"{" + data[begin: end if end >= 0 else len(data)]
+        try:
+            event, _ = _DECODE.raw_decode(raw.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            if end < 0:
+                break
+            continue
+        seen.replaced += not raw.isascii() and "\ufffd" in raw.decode("utf-8", "replace")
+        _event(seen, event)
+        return
+    seen.damaged += 1
+
+
+@lru_cache(maxsize=4096)
+def _carrier(name: bytes) -> tuple[str, str] | None:
+    return kernels.carrier(name.decode("utf-8", "replace"))
 
 
 def _whole(path: Path, text: bytes, seen: _Seen) -> Trace:
@@ -106,8 +151,7 @@ def _event(seen: _Seen, event: Mapping[str, Any]) -> None:
     args = event.get("args") if isinstance(event.get("args"), dict) else {}
     if event.get("cat") == "kernel":
         carried = kernels.carrier(name)
-        device = args.get("device", event.get("pid"))
-        device = device if isinstance(device, int | str) else None
+        device = _int(event.get("pid"))  # Kineto's process of a kernel is its GPU
         (seen.communication if carried else seen.compute).setdefault(device, array("d")).extend((start, start + time))
         if carried:
             seen.calls.append(_call(seen, carried, start, time, args))

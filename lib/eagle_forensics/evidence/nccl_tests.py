@@ -32,7 +32,7 @@ _ROW = re.compile(r"\d+\s+\d+\s+[a-z]\w*\s", re.ASCII)
 _GLUED = re.compile(r"\S+:\d+:\d+ \[-?\d+\] .*NCCL (?:INFO|WARN|TRACE) ")
 """Where a line of NCCL's log begins inside another one; a number that its host name swallowed is lost."""
 _HEADER = re.compile(r"#\s+size\s+count\s+type")
-_OURS = re.compile(rb"^[^\n]*(?:#|(?<![\w.])\d+ +\d+ +[a-z]\w* )[^\n]*$", re.MULTILINE)
+_OURS = re.compile(rb"^(?:\[\d[^\n>\]]*\](?:<std(?:out|err)>)?:?)*[ \t]*(?:#|\d+[ \t]+\d+[ \t]+[a-z])[^\n]*", re.MULTILINE)
 """Lines that may belong to nccl-tests; logs of NCCL between them are skipped."""
 
 

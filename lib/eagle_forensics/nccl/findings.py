@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle_forensics import faults
+from eagle_forensics.evidence.decode_log import DecodeLog
 from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Trace
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl.audit import Host
 from eagle_forensics.nccl.belief import Belief, chain
+from eagle_forensics.nccl.decode import rounds_logged
 from eagle_forensics.nccl.live import Live
 from eagle_forensics.nccl.settings import LOG_ENV, NOTEBOOK, settings
 from eagle_forensics.nccl.sizes import MessagePlan, saving_ms
@@ -25,14 +27,14 @@ DECODE_LIMIT = 256 * 1024
 def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | None = None, live: Live | None = None,
              meant: Mapping[str, str] | None = None, host: Host | None = None, log: NcclLog | None = None,
              tests: Sequence[NcclTests] = (), topology: Mapping[str, int] | None = None, belief: Belief | None = None,
-             traces: Sequence[Trace] = ()) -> list[Finding]:
+             traces: Sequence[Trace] = (), decode: DecodeLog | None = None) -> list[Finding]:
     """All findings of notebook 05. `tp`: tensor parallel size; `device`: `cpu`, `cuda`, None if unknown; the rest where the case has it."""
     off = off_path(tp, device)
     if off:
         return [path(tp, device)]
     host = host or Host()
     return [path(tp, device, host.link, traces), *settings(live, host, meant=meant, log=log, off=off), messages(plan, tp, device, measured=bool(tests)), graph(log, plan, tests, off=off, belief=belief),
-            choice(log, belief, off=off), curve(tests, plan, off=off), links(topology, off=off)]
+            choice(log, belief, off=off), rounds_logged(decode), curve(tests, plan, off=off), links(topology, off=off)]
 
 
 def path(tp: int | None, device: str | None = None, link: str | None = None, traces: Sequence[Trace] = ()) -> Finding:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from eagle_forensics import show
 from eagle_forensics.case import Case
+from eagle_forensics.evidence.decode_log import DecodeLog, read_decode_log
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.nccl_logs import read_nccl_log
 from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Topology, Trace
@@ -60,6 +61,7 @@ class Work:
     tests: tuple[NcclTests, ...]
     topology: Topology | None
     traces: tuple[Trace, ...]
+    decode: DecodeLog | None
     belief: Belief | None
     gpus: int | None
     config: Mapping[str, Any] | None
@@ -101,13 +103,14 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     tests = tuple(t for i, path in enumerate(nccl.tests) if (t := read(f"tests-{i}", read_nccl_tests, path)))
     topology = read("topology", read_topology, nccl.topology) if nccl.topology else None
     traces = tuple(t for i, path in enumerate(nccl.traces) if (t := read(f"traces-{i}", read_trace, path)))
+    decode = read("server-log", read_decode_log, serving.log) if serving.log and serving.engine == "sglang" else None
     release = log.version if log else None
     host = Host(nccl=release, link=hardware.link if hardware and hardware.link != "none" else None, nodes=(log.nodes or 1) if log else 1,
                 engine=serving.engine, engine_release=serving.version, flags=flags)
     served = applied({k: v for k, v in (env or {}).items() if k.startswith(("NCCL_", "CUDA_"))}, host.made)
     belief = believe(log, decode_sizes(sent), capability=hardware.compute_capability if hardware else None, release=release, tests=tests, env=env) if sent else None
     runs = tokens.rounds(acceptance)
-    return Work(tp, device, sent, live, typed, served, host, log, tests, topology, traces, belief, hardware.count if hardware else tp,
+    return Work(tp, device, sent, live, typed, served, host, log, tests, topology, traces, decode, belief, hardware.count if hardware else tp,
                 target.config if target else None, runs, _cost(runs, target.config if target else None), tuple(problems))
 
 
@@ -131,7 +134,7 @@ def space(work: Work, measured: Bench) -> Space | None:
 def judge(work: Work) -> list[Finding]:
     """What NCCL does with its settings on the served machine."""
     return findings.evaluate(tp=work.tp, device=work.device, plan=work.plan, live=work.live, meant=work.meant, host=work.host, log=work.log, tests=work.tests,
-                             topology=work.topology.counts if work.topology else None, belief=work.belief, traces=work.traces)
+                             topology=work.topology.counts if work.topology else None, belief=work.belief, traces=work.traces, decode=work.decode)
 
 
 def joined(work: Work, measured: Bench) -> list[Finding]:
