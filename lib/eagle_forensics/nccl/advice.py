@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from eagle_forensics.nccl.belief import Belief
 from eagle_forensics.nccl.registry import version
 from eagle_forensics.nccl.search import FUNCTION_PREFIX, Found
+from eagle_forensics.nccl.settings import LOG_ENV
 from eagle_forensics.nccl.sizes import MessagePlan
 from eagle_forensics.nccl.tokens import Cost, Round
 
@@ -48,7 +49,7 @@ def steps(*, plan: MessagePlan | None, link: str | None, gpus: int | None, nodes
         found_steps += [Step(f"A/B of NCCL_P2P_LEVEL=SYS with NCCL_PROTO={word}", "the graph search failed, so Simple is chosen by bandwidth; measured in public on a like machine: 48 us to 26 us", _AB),
                         Step("A/B of NCCL_GRAPH_FILE", "NCCL_GRAPH_DUMP_FILE writes the graph; correct its speed and types, load it: the cause instead of the symptom, about 10 MB of GPU memory a rank", _AB)]
     else:
-        found_steps.append(Step("Find out first", "which way NCCL chooses and how long it takes is not measured", plan.nccl_tests))
+        found_steps.append(Step("Find out first", "which way NCCL chooses and how long it takes is not known", f"start once with {LOG_ENV}; then {plan.nccl_tests}"))
     found_steps.append(Step("Prove the environment on both servers", "worker processes, containers and services lose it; a baseline under another environment is no baseline",
                             "tr '\\0' '\\n' < /proc/PID/environ of every scheduler, with and without speculation"))
     if gpus is not None and gpus > 2:

@@ -95,7 +95,7 @@ def space_frame(space: Space | None) -> pd.DataFrame | None:
     if space is None:
         return None
     base = space.tried[0].env
-    return pd.DataFrame([{"setting": " ".join(f"{k}={v}" for k, v in c.env.items() if base.get(k) != v) or "as served", "tried": "no" if why else "yes", "why": why or c.why}
+    return pd.DataFrame([{"setting": " ".join(f"{k}={v}" for k, v in c.env.items() if base.get(k) != v) or "as served", "launch": "no" if why else "yes", "why": why or c.why}
                          for c, why in [*((c, None) for c in space.tried), *space.skipped]])
 
 
@@ -111,7 +111,7 @@ def rounds_frame(rounds: Sequence[Round], cost: Cost | None) -> pd.DataFrame | N
     """The measured rounds, the line through them, and plain decode."""
     if not rounds:
         return None
-    return pd.DataFrame([{"run": r.label, "tokens verified": r.tokens, "round, ms": r.cycle_ms.value, "round 95 %": _interval(r.cycle_ms.bounded),
+    return pd.DataFrame([{"run": r.label, "tokens verified": r.tokens, "round, ms": r.cycle_ms.value, "round, as printed": _interval(r.cycle_ms.bounded),
                           "on the line, ms": cost.round_ms(r.tokens) if cost else None, "plain decode, ms": 1e3 / r.baseline.value,
                           "break-even accept length": r.cycle_ms.value * r.baseline.value / 1e3, "measured": r.accept_length.value} for r in rounds]).dropna(axis=1, how="all")
 
