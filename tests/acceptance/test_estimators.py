@@ -77,15 +77,6 @@ def test_requests_are_resampled_whole():
     assert apart.high - apart.low > alike.high - alike.low
 
 
-def test_constant_acceptance_of_the_incident():
-    assert [round(e.constant_acceptance(al, k), 3) for al, k in ((1.6, 1), (1.8, 5), (1.9, 15))] == [0.600, 0.449, 0.474]
-
-
-def test_a_card_that_calls_survival_conditional_is_found_out():
-    assert e.meanings((0.633, 0.404, 0.264), 2.30) == ("survival",)
-    assert e.meanings((0.5,), 1.5) == ("survival", "conditional"), "one position: both are the same"
-
-
 @pytest.mark.parametrize(("al", "ceiling", "survival", "word"), [
     (2.4, 2, None, "above the ceiling"), (0.6, 2, None, "bonus"), (2.0, 4, (0.5, 0.6), "rises"),
     (2.3, 4, (0.6, 0.4, 0.2), "sums to"), (1.5, 2, (0.4, 0.1), "at most 1"),

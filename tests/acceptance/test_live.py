@@ -4,14 +4,17 @@ import asyncio
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
 from eagle_forensics.acceptance import live, live_findings, live_study, paired
 from eagle_forensics.acceptance.clients import Sampling, Transport, connect
+from eagle_forensics.acceptance.counters import Acceptance
 from eagle_forensics.acceptance.transport import KEY_VARIABLE, Failure, Patience
 from eagle_forensics.acceptance.workload import Prompt, render
 from eagle_forensics.case import Case
+from eagle_forensics.evidence.decode_log import Window
 from eagle_forensics.finding import Status
 from tests.acceptance.pretend import pretending
 
@@ -107,8 +110,8 @@ def test_vllm_counts_are_read_around_single_answers():
     assert len(m.parts) == 12 and m.acceptance.rounds == m.counted.rounds == p.drafts - 2 * 15 - sum(10 + sum(x.ids) % 7 for x in PROMPTS[:2])
     assert m.acceptance.accepted == 12 * 25 and m.acceptance.reached == (180, 84, 36)
     together, _ = one(live.Settings(Sampling(0.0, 50), concurrency=4, half_width=None), PROMPTS[:12], engine="vllm", version="0.32.0")
-    assert together.parts == () and together.accept_length.value == pytest.approx(m.accept_length.value) and together.accept_length.bounded is None
-    assert live_findings.measured(together).status is Status.INCONCLUSIVE
+    assert together.parts == () and together.accept_length.value == pytest.approx(m.accept_length.value)
+    assert together.accept_length.method == "standard error of the histogram" and live_findings.measured(together).status is Status.PASS
 
 
 def test_a_server_that_is_not_up():
@@ -166,6 +169,16 @@ def test_no_fields_of_speculation_is_no_measurement():
     assert m.complete and m.parts == () and said.status is Status.INCONCLUSIVE and "none of them carries counts" in said.statement
 
 
+@pytest.mark.parametrize("windows, status, text", [
+    ([(1.8, 0.27), (1.7, 0.23)], Status.PASS, "average 1.750"), ([(1.8, 0.45)], Status.INCONCLUSIVE, "do not follow the definition of sglang 0.5.23"),
+    ([(2.5, 0.5)], Status.INCONCLUSIVE, "average 2.500"), ([], Status.SKIPPED, "No decode lines")])
+def test_the_log_is_held_against_the_counts(windows, status, text):
+    m, _ = one(prompts=PROMPTS[:4])
+    low = replace(m, answers=tuple(replace(a, acceptance=Acceptance(r, x, 3 * r)) for a, r, x in zip(m.answers, (20, 20, 20, 20), (10, 14, 16, 20), strict=True)))
+    said = live_findings.logged(low, [Window("sglang", al, rate) for al, rate in windows])
+    assert said.status is status and text in said.statement
+
+
 def test_loops_are_behind_the_gate():
     said = live_findings.sane(one(tokens=(1, 2, 3) * 20, prompts=PROMPTS[:8])[0])
     assert said.status is Status.FAIL and said.fault == "measure.degenerate-output" and said.competitor and said.interval
@@ -174,7 +187,6 @@ def test_loops_are_behind_the_gate():
 def test_the_busy_time_counts_overlap_once():
     m, _ = one(prompts=PROMPTS[:1])
     a = m.answers[0]
-    from dataclasses import replace
     answers = tuple(replace(a, started_s=s, seconds=d, completion_tokens=10) for s, d in ((0.0, 2.0), (1.0, 2.0), (10.0, 1.0)))
     assert replace(m, answers=answers).busy_s == 4.0 and replace(m, answers=answers).tokens_per_second == 7.5
 

@@ -46,6 +46,11 @@ class Acceptance:
         return None if self.reached is None else tuple(r / self.rounds for r in self.reached)
 
     @property
+    def histogram(self) -> tuple[int, ...] | None:
+        """Rounds that accepted exactly 0, 1, 2, ... drafts."""
+        return None if self.reached is None else tuple(a - b for a, b in zip((self.rounds, *self.reached), (*self.reached, 0), strict=True))
+
+    @property
     def conditional(self) -> tuple[float | None, ...] | None:
         """Share accepted among the rounds that got to that position."""
         return None if self.reached is None else conditional_of(self.survival)

@@ -87,17 +87,6 @@ def survival_of_sweep(accept_lengths: Mapping[int, float]) -> tuple[float, ...]:
     return tuple(b - a for a, b in pairwise(values))
 
 
-def constant_acceptance(al: float, steps: int) -> float:
-    """The one conditional acceptance that gives this AL over `steps` positions (bisection). ValueError outside 1..steps + 1."""
-    if not 1 <= al <= steps + 1:
-        raise ValueError(f"an accept length over {steps} steps lies in 1..{steps + 1}, got {al}")
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if accept_length_from_survival(survival_of([middle] * steps)) < al else (low, middle)
-    return (low + high) / 2
-
-
 def from_histogram(counts: Sequence[int]) -> stats.Estimate:
     """AL from a histogram of rounds: counts[j] rounds accepted exactly j drafts. Interval: 1.96 sd / sqrt(rounds).
 
@@ -123,19 +112,6 @@ def sampling_half_width(al: float, rounds: int, ceiling: float, survival: Sequen
     else:
         variance = (al - 1) * (ceiling - al)
     return 1.96 * (max(variance, 0.0) / rounds) ** 0.5
-
-
-def meanings(rates: Sequence[float], al: float, tolerance: float = TOLERANCE) -> tuple[str, ...]:
-    """Which meanings of printed per-position rates reproduce the printed AL: any of `survival`, `conditional`, `no bonus`.
-
-    Several or none are honest answers. Source of the rule: published cards that label survival "conditional".
-    """
-    candidates = {
-        "survival": accept_length_from_survival(rates),
-        "conditional": accept_length_from_survival(survival_of(rates)),
-        "no bonus": sum(rates),
-    }
-    return tuple(name for name, value in candidates.items() if abs(value - al) < tolerance)
 
 
 def contradictions(al: stats.Estimate | None, ceiling: float | None, survival: Sequence[float] | None,

@@ -17,6 +17,7 @@ from eagle_forensics import stats
 from eagle_forensics.acceptance import counters
 from eagle_forensics.acceptance.clients import Answer, Client, Sampling, Server
 from eagle_forensics.acceptance.counters import Acceptance
+from eagle_forensics.acceptance.estimators import from_histogram
 from eagle_forensics.acceptance.transport import Failure
 from eagle_forensics.acceptance.workload import Prompt, Workload
 
@@ -80,16 +81,20 @@ class Measurement:
     @property
     def acceptance(self) -> Acceptance | None:
         """All answers together: their own counts, else the server's counters."""
-        return counters.total(self.parts) or self.counted
+        return counters.total(self.parts) or (self.counted if self.counted and self.counted.proposed is not None else None)
 
     @property
     def accept_length(self) -> stats.Estimate | None:
-        """With its interval over answers; where only the server's counters exist, the value alone (no interval)."""
+        """With its interval over answers; where only the server's counters exist, by position if they are (rounds taken as
+        independent, so too narrow), else without one."""
         if self.parts:
             return counters.accept_length(self.parts, seed=self.settings.seed)
-        if self.counted is None or not self.counted.rounds or not self.counted.accepted:
+        found = self.counted
+        if found is None or not found.rounds or found.proposed is None:  # a counter of rounds alone
             return None
-        return stats.Estimate(self.counted.accept_length, float("-inf"), float("inf"), self.counted.rounds, 1, "running counters: no interval")
+        if found.reached is not None:
+            return from_histogram(found.histogram)
+        return stats.Estimate(found.accept_length, float("-inf"), float("inf"), found.rounds, 1, "running counters: no interval")
 
     @property
     def busy_s(self) -> float:

@@ -10,6 +10,8 @@ from eagle_forensics.acceptance import counters, sanity
 from eagle_forensics.acceptance.live import Measurement
 from eagle_forensics.acceptance.paired import Speed, server_differences
 from eagle_forensics.acceptance.sanity import Divergence
+from eagle_forensics.engines.metrics import accept_rate_to_accept_length, rate_agrees
+from eagle_forensics.evidence.decode_log import Window
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 NOTEBOOK = "04_accept_length"
@@ -89,6 +91,35 @@ def reconciled(m: Measurement) -> Finding:
     why = "other requests were served meanwhile, or failed answers were verified too" if m.counted.rounds > own.rounds else "the counter lags or was reset"
     return Finding(**common, **shown, status=Status.INCONCLUSIVE, statement=f"{m.label}: {own.rounds} verify rounds by answer, {m.counted.rounds} by {m.counted.source}: {why}.",
                    next_step="Measure on a server that serves nothing else.")
+
+
+def logged(m: Measurement, windows: Sequence[Window]) -> Finding:
+    """Does the engine's log tell the same as its counts, by the log's own definition?"""
+    common: dict[str, Any] = {"id": "acceptance.live-log", "notebook": NOTEBOOK, "required": False, "unit": UNIT,
+                              "question": "Does the engine's log tell the same as its counts?"}
+    al, tokens = m.accept_length, m.server.draft_tokens
+    if not windows or al is None or not tokens or not m.server.version:
+        return Finding(**common, status=Status.SKIPPED, statement="No decode lines of the log and counts to hold against each other.",
+                       next_step="Name serving.log, or let the suite start the server.")
+    engine, version = m.server.engine, m.server.version
+    mean = sum(w.accept_length for w in windows) / len(windows)
+    rated = [w for w in windows if w.rate is not None and 1 <= w.accept_length <= tokens + 1]
+    try:
+        odd = [w for w in rated if not rate_agrees(engine, version, w.accept_length, w.rate, draft_tokens=tokens)]
+        meant = [accept_rate_to_accept_length(engine, version, w.rate, draft_tokens=tokens) for w in rated if w.rate <= 1]
+    except ValueError:
+        odd, meant = [], []
+    told = (Evidence(note=f"mean of {len(windows)} printed accept lengths: {mean:.3f}", source="each a window of the log interval, warm-up and other requests among them"),
+            *((Evidence(note=f"accept length behind {len(meant)} printed rates: {sum(meant) / len(meant):.3f}", source=f"definition of {engine} {version}"),) if meant else ()))
+    shown = {"observed": mean, "expected": al.value, "n": len(windows), "interval": al.bounded, "evidence": told}
+    if odd:
+        return Finding(**common, **shown, status=Status.INCONCLUSIVE, statement=f"{len(odd)} of {len(rated)} printed pairs of accept length and rate do not follow the definition "
+                       f"of {engine} {version}: is this the log of that server?", next_step="Take the counts, not the log.")
+    if al.excludes(mean):
+        return Finding(**common, **shown, status=Status.INCONCLUSIVE, statement=f"The log's windows average {mean:.3f}, the counts give {al.value:.3f} [{al.low:.3f}, {al.high:.3f}]: "
+                       "the log holds other requests, or its windows are of unequal weight.", next_step="Take the counts; they are exact.")
+    return Finding(**common, **shown, status=Status.PASS, statement=f"The log's {len(windows)} windows average {mean:.3f}, inside the interval of the counts "
+                   f"[{al.low:.3f}, {al.high:.3f}]" + (", and every printed rate follows its version's definition." if rated else "."))
 
 
 def comparable(speculative: Measurement, baseline: Measurement) -> Finding:

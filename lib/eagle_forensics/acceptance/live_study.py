@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.sanity import Divergence
 from eagle_forensics.acceptance.transport import Failure, Patience
 from eagle_forensics.case import Case
+from eagle_forensics.evidence.decode_log import Window, read_decode_log
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Finding, Status
 
@@ -41,6 +42,8 @@ class LiveWork:
     pairs: int = 0
     """Greedy answers that both servers gave in full."""
     divergences: tuple[Divergence, ...] = ()
+    windows: tuple[Window, ...] = ()
+    """What the speculating server's log printed; of a server started here, or of `serving.log`."""
     opening: tuple[Finding, ...] = ()
 
     @property
@@ -79,7 +82,9 @@ def begin(case: Case, folder: Path, *, launch: str | None = None, launch_baselin
                 if command:
                     server = stack.enter_context(serve.serving(command, folder / f"{label}.log", env=env, progress=progress))
                     urls[label] = server.url
-            return _wait(_measure({k: str(u) for k, u in urls.items() if u}, work, settings, folder, patience, progress))
+            found = _wait(_measure({k: str(u) for k, u in urls.items() if u}, work, settings, folder, patience, progress))
+        log = folder / f"{SPECULATION}.log" if launch else case.serving.log
+        return replace(found, windows=read_decode_log(log) if log else ())
     except (EvidenceError, Failure, ValueError, serve.ServeError) as error:
         return LiveWork({}, opening=(Finding(**common, status=Status.ERROR, statement=" ".join(str(error).split()),
                                              next_step="Start the server or correct its URL or command, then run again."),))
@@ -120,7 +125,7 @@ def findings(work: LiveWork) -> list[Finding]:
     if work.speculation is None:
         return list(work.opening)
     m, b = work.speculation, work.baseline
-    found = [live_findings.measured(m), live_findings.sane(m), live_findings.reconciled(m)]
+    found = [live_findings.measured(m), live_findings.sane(m), live_findings.reconciled(m), live_findings.logged(m, work.windows)]
     if b is None:
         return found
     dtype = m.server.arguments.get("dtype")
