@@ -1,4 +1,4 @@
-"""The measurements table: `read_measurements` reads the case's CSV, one row a measured run.
+"""The measurements table: `read_measurements` reads the case's CSV, one row a measured run, or the JSON lines of bench_speculative.py.
 
 Columns (all but `label` optional) are those of COLUMNS. A row with an impossible figure is left out and named in
 `frame.attrs["problems"]`: a figure that cannot be must not enter a verdict, and must not vanish either.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eagle_forensics.evidence import bench_speculative
 from eagle_forensics.evidence.records import EvidenceError
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
         if path.stat().st_size > MAX_BYTES:
             raise EvidenceError(f"{path}: {path.stat().st_size} bytes; expected one row a run, under {MAX_BYTES} bytes. Is this a raw trace? Summarise it.")
         text = path.read_bytes().decode("utf-8-sig")
+        if bench_speculative.recognised(text):
+            return bench_speculative.rows(text)
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except OSError as error:
