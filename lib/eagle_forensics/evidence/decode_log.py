@@ -1,68 +1,75 @@
-"""What an engine's log prints about speculation while it decodes: one record a line, in the log's own figures.
+"""SGLang's decode lines in a server's log: how fast a round is at each number of running requests, and whether it replays a CUDA graph.
 
-Sources: SGLang scheduler_metrics_mixin.py ("Decode batch ... accept len", all versions; "accept rate" since 0.5.4), vLLM
-v1/spec_decode/metrics.py ("SpecDecoding metrics", both orders of its fields). Each line is a window, not the whole run.
+`Decode batch. #running-req: ...` (up to 0.5.3) and `Decode batch[ [iter]], #running-req: ..., [accept len: ...,] cuda graph: ..., gen
+throughput (token/s): ...` (later; scheduler_metrics_mixin.py). A line is the window of --decode-log-interval decode steps.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from eagle_forensics.evidence.blocks import blocks
 from eagle_forensics.evidence.records import EvidenceError
 
-SGLANG = re.compile(rb"Decode batch.*?accept len: ([\d.]+)(?:, accept rate: ([\d.]+))?.*?gen throughput \(token/s\): ([\d.]+)")
-VLLM = {
-    "accept_length": re.compile(rb"Mean acceptance length: ([\d.]+)"), "rate": re.compile(rb"raft acceptance rate: ([\d.]+)%"),
-    "accepted": re.compile(rb"Accepted: (\d+) tokens"), "drafted": re.compile(rb"Drafted: (\d+) tokens"),
-    "survival": re.compile(rb"Per-position acceptance rate: ([\d., ]+?)(?:, [A-Z]|$)"),
-}  # fmt: skip
-KEPT = 100_000
-"""Lines; at one every ten seconds eleven days."""
+LINE = re.compile(rb"Decode batch[^\n]*?#running-req: (\d{1,6})[^\n]*?(?:accept len: (\d+\.\d+)[^\n]*?)?cuda graph: (True|False), "
+                  rb"gen throughput \(token/s\): (\d+\.\d+)")
+MARK, ON_CPU = b"Decode batch", b"cpu graph: "
 
 
 @dataclass(frozen=True)
-class Window:
-    """One printed line."""
+class DecodeLines:
+    """The decode lines of one number of running requests."""
 
-    engine: str
-    accept_length: float
-    rate: float | None = None
-    """As printed, as a share; what it divides depends on engine and version (`engines.metrics`)."""
-    tokens_per_second: float | None = None
-    accepted: int | None = None
-    drafted: int | None = None
-    survival: tuple[float, ...] | None = None
+    running: int
+    lines: int
+    graph: int
+    """Lines with `cuda graph: True`."""
+    eager: int
+    accept_length: float | None
+    """Median, bonus token included; None without speculation."""
+    tokens_per_second: float
+    """Median, all requests together."""
+
+    @property
+    def round_ms(self) -> float:
+        """Time of one decode round: tokens a round over tokens/s."""
+        return 1e3 * self.running * (self.accept_length or 1.0) / self.tokens_per_second
 
 
-def read_decode_log(path: Path | str) -> tuple[Window, ...]:
-    """The windows of a server's log, in order; empty for a log without speculation. EvidenceError where it cannot be read."""
-    path, found = Path(path), []
+@dataclass(frozen=True)
+class DecodeLog:
+    """Decode lines of a log, by number of running requests, ascending."""
+
+    path: Path
+    batches: tuple[DecodeLines, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_decode_log(path: Path | str) -> DecodeLog:
+    """The decode lines of a log; lines without throughput (idle) and of a CPU server are left out, cut ones counted.
+
+    EvidenceError where it cannot be read.
+    """
+    path = Path(path)
+    found: dict[int, list[tuple[float | None, bool, float]]] = {}
+    cut = 0
     try:
-        for window in _windows(path):
-            found.append(window)
-            if len(found) == KEPT:
-                break
+        for _, block in blocks(path):
+            cut += block.count(MARK) - block.count(ON_CPU)
+            for running, length, graph, speed in LINE.findall(block):
+                cut -= 1
+                if int(running) and float(speed):
+                    found.setdefault(int(running), []).append((float(length) if length else None, graph == b"True", float(speed)))
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read ({error.strerror}). Correct `serving.log` in the case.") from None
-    return tuple(found)
+    notes = (f"{cut} decode lines are cut or of another form and were left out.",) if cut > 0 else ()
+    return DecodeLog(path, tuple(_lines(running, rows) for running, rows in sorted(found.items())), notes)
 
 
-def _windows(path: Path) -> Iterator[Window]:
-    for _, block in blocks(path):
-        for line in block.splitlines():
-            if (match := SGLANG.search(line)) and all(_real(g) for g in match.groups() if g):
-                yield Window("sglang", float(match[1]), float(match[2]) if match[2] else None, float(match[3]))
-            elif b"SpecDecoding metrics:" in line:
-                at = {name: m[1] for name, pattern in VLLM.items() if (m := pattern.search(line))}
-                if _real(at.get("accept_length", b"")):
-                    yield Window("vllm", float(at["accept_length"]), float(at["rate"]) / 100 if _real(at.get("rate", b"")) else None,
-                                 accepted=int(at["accepted"]) if "accepted" in at else None, drafted=int(at["drafted"]) if "drafted" in at else None,
-                                 survival=tuple(float(p) for p in at.get("survival", b"").split(b",") if _real(p.strip())) or None)
-
-
-def _real(text: bytes) -> bool:
-    return re.fullmatch(rb"\d+(\.\d+)?", text) is not None
+def _lines(running: int, rows: list[tuple[float | None, bool, float]]) -> DecodeLines:
+    lengths = [length for length, _, _ in rows if length is not None]
+    graph = sum(g for _, g, _ in rows)
+    return DecodeLines(running, len(rows), graph, len(rows) - graph, median(lengths) if lengths else None, median(s for _, _, s in rows))
