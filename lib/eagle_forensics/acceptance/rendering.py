@@ -42,7 +42,7 @@ def rendering(runs: Sequence[Run]) -> Finding:
                        if same else "No two runs differ in their rendered prompts alone; what else differs is in the table.")
     low, high = sorted(pairs[0], key=lambda r: _share(r).value)
     worse, better = _share(low), _share(high)
-    words = f"{low.label} accepts {worse.value:.1%} of its drafts, {high.label} {better.value:.1%}"
+    words = f"the run \"{low.label}\" accepts {worse.value:.1%} of its drafts, \"{high.label}\" {better.value:.1%}"
     unrecorded = [name for name in compare(low, high, PROMPTS).unrecorded if name not in PROMPTS] + (["dataset"] if low.dataset is None or high.dataset is None else [])
     common |= {"observed": worse.value, "expected": better.value, "interval": worse.interval, "n": min(r.rounds for r in (low, high)) if low.rounds and high.rounds else None,
                "evidence": tuple(Evidence(note=f"{r.label}: rendered prompts {r.prompts_hash}, share {_share(r).text()}" + ("" if r.rounds else f", rounds not recorded (taken as {FEW_ROUNDS})"))
