@@ -8,7 +8,8 @@ import torch
 
 from eagle_forensics import demo
 from eagle_forensics.case import load_case
-from eagle_forensics.drafter.wiring import Wiring, evaluate, evaluate_all, plane_orders
+from eagle_forensics.drafter.candidates import plane_orders
+from eagle_forensics.drafter.wiring import Wiring, evaluate, evaluate_all
 from eagle_forensics.drafter.workbench import open_workbench
 
 SEQUENCES = 12
