@@ -86,7 +86,7 @@ def test_bounds_hold_the_exact_expectation_of_every_round(seed, temperature):
             exact += reach
             prefix = [*prefix, draft]
     found = {(p.rule, p.steps): p for p in sampled_predictions(tiny.drafter(weights, FLAGS), head(target), [item], PLANES, "last", normed=True,
-                                                                temperature=temperature, steps=3)}
+                                                                temperatures=[temperature], steps=3)}
     bounds = found["target-only", 3]
     assert bounds.low.value - 1e-6 <= 1 + exact / len(starts) <= bounds.high.value + 1e-6
     assert bounds.low.value < bounds.high.value
@@ -105,7 +105,7 @@ def test_rejection_accepts_the_overlap_of_both_distributions():
         q = np.exp(logits - logits.max())
         p = distribution(target, prefix, 0.7)[[dense.target_id(d) for d in range(4)]]
         exact += np.minimum(p, q / q.sum()).sum()
-    found = sampled_predictions(model, head(target), [item], PLANES, "last", normed=True, temperature=0.7, steps=1)
+    found = sampled_predictions(model, head(target), [item], PLANES, "last", normed=True, temperatures=[0.7], steps=1)
     assert found[1].rule == "rejection" and found[1].low.value == pytest.approx(1 + exact / len(starts), abs=1e-6)
 
 
@@ -114,8 +114,8 @@ def test_near_temperature_0_it_is_the_walk_and_0_itself_is_refused():
     items = [recorded(target, greedy_text(target, [s, 1, 2], 24), f"s{s}") for s in range(3)]
     model = tiny.drafter(weights, FLAGS)
     walked = evaluate(model, items, Wiring(PLANES), 3)
-    for p in sampled_predictions(model, head(target), items, PLANES, "last", normed=True, temperature=1e-4, steps=3)[:3]:
+    for p in sampled_predictions(model, head(target), items, PLANES, "last", normed=True, temperatures=[1e-4], steps=3)[:3]:
         rounds = walked.rounds(p.steps)
         assert p.low.value == pytest.approx(1 + sum(rounds.lengths) / rounds.rounds, abs=1e-3) == p.high.value
     with pytest.raises(ValueError, match="above 0"):
-        sampled_predictions(model, head(target), items, PLANES, "last", normed=True, temperature=0.0, steps=3)
+        sampled_predictions(model, head(target), items, PLANES, "last", normed=True, temperatures=[0.6, 0.0], steps=3)

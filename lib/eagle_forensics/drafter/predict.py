@@ -20,12 +20,16 @@ class Prediction:
     steps: int
     accept_length: stats.Estimate
     """Tokens per verify round by the walk, bonus token included."""
-    survival: tuple[float, ...]
+    per_position: tuple[stats.Estimate, ...]
     """Share of rounds that accept step 1, 2, ... (vLLM's per-position rates)."""
     product_formula: float
     """1 + a1 + a1 a2 + ... of the marginal accuracies: too high, since a round starts right after a rejection."""
     vocabulary_bound: float
     """Accept length of a drafter that is right wherever its vocabulary holds the token."""
+
+    @property
+    def survival(self) -> tuple[float, ...]:
+        return tuple(e.value for e in self.per_position)
 
     @property
     def ceiling(self) -> int:
@@ -37,9 +41,10 @@ def predict_accept_length(correctness: Correctness) -> tuple[Prediction, ...]:
     accuracies = [correctness.accuracy(k).value for k in range(correctness.steps)]
     found = []
     for steps in range(1, correctness.steps + 1):
-        rounds = correctness.rounds(steps)
+        walked = [r for s in correctness.sequences if (r := s.rounds(steps)) is not None]
         found.append(Prediction(
-            steps, correctness.accept_length(steps), tuple(a / rounds.rounds for a in rounds.accepted_per_position),
+            steps, correctness.accept_length(steps),
+            tuple(stats.ratio_of_sums([r.accepted_per_position[i] for r in walked], [r.rounds for r in walked]) for i in range(steps)),
             1 + sum(accumulate(accuracies[:steps], mul)), _vocabulary_bound(correctness, steps)))
     return tuple(found)
 
@@ -58,6 +63,16 @@ def by_position(correctness: Correctness, edges: tuple[int, ...] = (0, 64, 128, 
         sizes = [int(s.valid[m, 0].sum()) for s, m in inside]
         if sum(sizes):
             found[low, int(high) - 1] = stats.ratio_of_sums([int(s.correct[m, 0].sum()) for s, m in inside], sizes)
+    return found
+
+
+def by_group(correctness: Correctness, steps: int | None = None) -> dict[str, tuple[stats.Estimate, stats.Estimate]]:
+    """Group of sequences -> (accuracy of step 1, accept length by the walk); groups without a verify round are left out."""
+    found = {}
+    for group in sorted({s.group for s in correctness.sequences if s.group}):
+        mine = correctness.of_group(group)
+        if any(s.rounds(steps) for s in mine.sequences):
+            found[group] = (mine.accuracy(0), mine.accept_length(steps))
     return found
 
 

@@ -76,18 +76,19 @@ class SequenceChances:
 
 
 def sampled_predictions(drafter: Drafter, head: Head, sequences: Sequence[Recorded], planes: Sequence[str], last: str, *, normed: bool,
-                        temperature: float, steps: int) -> tuple[SampledPrediction, ...]:
-    """Predictions for chains of 1..`steps` under both rules. `last`: plane of the target's last state, `normed` if after its final norm.
+                        temperatures: Sequence[float], steps: int) -> tuple[SampledPrediction, ...]:
+    """Predictions for chains of 1..`steps`, under both rules, at each temperature. `last`: plane of the target's last state, `normed` if after its final norm.
 
     ValueError for a temperature that is not above 0 (at 0 the walk is the prediction).
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature {temperature}: expected above 0; at 0 the walk is the prediction")
+    if not all(t > 0 for t in temperatures):
+        raise ValueError(f"temperatures {list(temperatures)}: expected above 0; at 0 the walk is the prediction")
     with torch.inference_mode():
-        found = [c for chunk in chunks(sequences, steps) for c in _chances(drafter, head, chunk, planes, last, normed, temperature, steps)]
+        found = [c for chunk in chunks(sequences, steps) for c in _chances(drafter, head, chunk, planes, last, normed, temperatures, steps)]
     if not any(found):
         raise ValueError("no response holds more than the token that prefill gives")
-    return tuple(_predict(found, k, temperature, rule) for rule in ("target-only", "rejection") for k in range(1, steps + 1))
+    return tuple(_predict([[c[i] for c in responses] for responses in found], k, t, rule)
+                 for i, t in enumerate(temperatures) for rule in ("target-only", "rejection") for k in range(1, steps + 1))
 
 
 def _predict(found: Sequence[Sequence[SequenceChances]], steps: int, temperature: float, rule: str) -> SampledPrediction:
@@ -103,8 +104,9 @@ def _predict(found: Sequence[Sequence[SequenceChances]], steps: int, temperature
     return SampledPrediction(steps, temperature, rule, stats.ratio_of_sums(low, count), stats.ratio_of_sums(high, count))
 
 
-def _chances(drafter: Drafter, head: Head, chunk: Chunk, planes: Sequence[str], last: str, normed: bool, temperature: float, steps: int) -> list[list[SequenceChances]]:
-    """One list a sequence, one entry a response."""
+def _chances(drafter: Drafter, head: Head, chunk: Chunk, planes: Sequence[str], last: str, normed: bool, temperatures: Sequence[float],
+             steps: int) -> list[list[tuple[SequenceChances, ...]]]:
+    """One list a sequence, one entry a response, in it one a temperature."""
     meaning = drafter.target_ids().cpu()
     chains = Chains(drafter, chunk, feed(drafter, chunk, planes), steps, chunk.text(drafter, torch.arange(len(chunk.tokens)), 1))
     logits = []
@@ -112,25 +114,27 @@ def _chances(drafter: Drafter, head: Head, chunk: Chunk, planes: Sequence[str], 
         if step:
             chains.step(shares=chunk.text(drafter, chunk.rows, 1 + step))
         logits.append(linear(rms_norm(chains.state, drafter.norm, drafter.eps), drafter.head, drafter.head_bias).float().cpu())
-    drafted = meaning[torch.stack([x.argmax(-1) for x in logits], 1)]
-    accepted, overlap = torch.zeros(drafted.shape), torch.zeros(drafted.shape)
+    drafted = torch.stack([x.argmax(-1) for x in logits], 1)
+    accepted, overlap = (torch.zeros(len(temperatures), *drafted.shape) for _ in range(2))
     row_of = torch.full((len(chunk.tokens),), -1)
     row_of[chunk.rows] = torch.arange(len(chunk.rows))
     state = chunk.planes([last])[last]
     for at in torch.arange(len(chunk.tokens)).split(POSITIONS):
         x = state[at].float() if normed else head.normed(state[at])
-        p = (head.logits(x) / temperature).softmax(-1)
-        for step in range(steps):
-            source = at - 1 - step
-            here = (source >= 0) & (chunk.position[at] > step)
-            row = torch.where(here, row_of[source.clamp_min(0)], -1)
-            mine = row >= 0
-            row = row[mine]
-            accepted[row, step] = p[mine].gather(1, drafted[row, step][:, None])[:, 0]
-            q = (logits[step][row] / temperature).softmax(-1)
-            overlap[row, step] = torch.minimum(p[mine][:, meaning], q).sum(1)
+        theirs = head.logits(x)
+        sayable = theirs[:, meaning]
+        for i, temperature in enumerate(temperatures):
+            total = (theirs / temperature).logsumexp(-1, keepdim=True)
+            p = (sayable / temperature - total).exp()
+            for step in range(steps):
+                source = at - 1 - step
+                row = torch.where(chunk.position[at] > step, row_of[source.clamp_min(0)], -1)
+                mine = row >= 0
+                row = row[mine]
+                accepted[i, row, step] = p[mine].gather(1, drafted[row, step][:, None])[:, 0]
+                overlap[i, row, step] = torch.minimum(p[mine], (logits[step][row] / temperature).softmax(-1)).sum(1)
     text = chunk.tokens[torch.minimum(chunk.rows[:, None] + 2 + torch.arange(steps), chunk.last[chunk.rows][:, None])]
-    follows = (drafted == text).numpy()
+    follows = (meaning[drafted] == text).numpy()
     found = []
     for item, (start, stop), (first, _) in zip(chunk.sequences, chunk.row_bounds, chunk.bounds, strict=True):
         positions = chunk.rows[start:stop].numpy() - first
@@ -139,6 +143,7 @@ def _chances(drafter: Drafter, head: Head, chunk: Chunk, planes: Sequence[str], 
             rows = start + np.flatnonzero((positions >= span.live) & (positions < span.stop))
             if len(rows):
                 inside = np.arange(len(rows))[:, None] + np.arange(steps) < len(rows)
-                mine.append(SequenceChances(accepted[rows].double().numpy(), overlap[rows].double().numpy(), follows[rows] & inside))
+                mine.append(tuple(SequenceChances(a[rows].double().numpy(), o[rows].double().numpy(), follows[rows] & inside)
+                                  for a, o in zip(accepted, overlap, strict=True)))
         found.append(mine)
     return found

@@ -14,11 +14,13 @@ import torch
 
 from eagle_forensics import stats
 from eagle_forensics.drafter.correctness import NO_TOKEN, Correctness, SequenceCorrectness
-from eagle_forensics.drafter.recorded import Recorded
+from eagle_forensics.drafter.recorded import Recorded, spread
 from eagle_forensics.evidence.records import Target
 
-MOST_POSITIONS = 4096
-"""Positions the head is applied to by default, whole sequences spread over the dump: 4,096 of a 576-wide target with 49,152 tokens are 0.23 TFLOP."""
+WORK = 2.4e11
+"""Floating-point operations of the head by default: 4,200 positions of a 576-wide target with 49,152 tokens, whole sequences spread over the dump."""
+FEWEST = 1024
+"""Positions that are worth their time whatever the head's size."""
 PROBE = 400
 """Response tokens on which the two readings of the last plane are compared first."""
 VOCABULARY_ROWS = 4096
@@ -83,13 +85,13 @@ class Teacher:
     """By sample id."""
     agreement: stats.Estimate
     """Share of response tokens that are the target's own choice: near 1 for text it wrote greedily."""
-    normed: bool
-    """Whether the plane was read as the state after the final norm."""
+    normed: bool | None
+    """Whether the plane was read as the state after the final norm; None if both readings give the same choices."""
     plane: str
 
     @property
     def text(self) -> str:
-        state = "after" if self.normed else "before"
+        state = "before or after" if self.normed is None else "after" if self.normed else "before"
         return f"{self.plane} read as the last state {state} the final norm: the target's own choice is the recorded token at {self.agreement.text()} response tokens"
 
     def judge(self, correctness: Correctness, truth: str) -> Correctness:
@@ -109,44 +111,39 @@ class Teacher:
         return replace(s, truth=truth, in_vocabulary=np.isin(truth, s.vocabulary) & (truth != NO_TOKEN))
 
 
-def read_teacher(head: Head, sequences: Sequence[Recorded], plane: str, vocabulary: np.ndarray, *, most: int = MOST_POSITIONS) -> Teacher:
+def read_teacher(head: Head, sequences: Sequence[Recorded], plane: str, vocabulary: np.ndarray, *, most: int | None = None) -> Teacher:
     """Choices of the target on sequences spread over `sequences`, from their `plane`. `vocabulary`: target ids that the drafter can say.
+    `most` positions are read.
 
-    ValueError if the plane does not fit the head, or nothing tells whether it is the state before or after the norm.
+    ValueError if the plane does not fit the head, the sequences are too long, nothing tells whether it is the state before or after
+    the norm, or it says no more about the text than the most frequent token does.
     """
-    chosen = _spread(sequences, most)
+    chosen = spread(sequences, most or max(FEWEST, int(WORK / (2 * head.weight.numel()))))
     width = chosen[0].planes[plane].shape[1]
     if width != head.weight.shape[1]:
         raise ValueError(f"{plane} is {width} wide, the target's head reads {head.weight.shape[1]}")
     normed = _after_the_norm(head, chosen, plane)
     states = torch.cat([item.planes[plane][:-1] for item in chosen])
     greedy, restricted = _choices(head, states.float() if normed else head.normed(states), torch.as_tensor(vocabulary))
-    choices, at, hits, sizes = {}, 0, [], []
+    choices, at, hits, constant, sizes = {}, 0, [], [], []
+    frequent = int(torch.cat([item.input_ids[item.loss_mask] for item in chosen]).mode().values)
     for item in chosen:
         part = slice(at, at + len(item) - 1)
         at += len(item) - 1
         last = np.array([NO_TOKEN])
         choices[item.sample_id] = Choices(np.concatenate([greedy[part], last]), np.concatenate([restricted[part], last]))
         mask = item.loss_mask[1:].numpy()
-        hits.append(int((greedy[part] == item.input_ids[1:].numpy())[mask].sum()))
+        truth = item.input_ids[1:].numpy()[mask]
+        hits.append(int((greedy[part][mask] == truth).sum()))
+        constant.append(int((truth == frequent).sum()))
         sizes.append(int(mask.sum()))
-    return Teacher(choices, stats.ratio_of_sums(hits, sizes), normed, plane)
+    agreement = stats.ratio_of_sums(hits, sizes)
+    if not stats.paired_difference(hits, constant, sizes).low > 0 and len(chosen) > 1:
+        raise ValueError(f"{plane}: through the target's head it says the text's token at {agreement.text()}, no more than the most frequent token does: it is not the last state")
+    return Teacher(choices, agreement, normed, plane)
 
 
-def _spread(sequences: Sequence[Recorded], most: int) -> list[Recorded]:
-    """Whole sequences from all over the dump, `most` positions together, at least one."""
-    total = sum(len(s) for s in sequences)
-    every = max(1, -(-total // most))
-    picked, used = [], 0
-    for item in sequences[::every]:
-        if picked and used + len(item) > most:
-            break
-        picked.append(item)
-        used += len(item)
-    return picked
-
-
-def _after_the_norm(head: Head, sequences: Sequence[Recorded], plane: str) -> bool:
+def _after_the_norm(head: Head, sequences: Sequence[Recorded], plane: str) -> bool | None:
     hits: dict[bool, list[int]] = {True: [], False: []}
     sizes: list[int] = []
     left = max(2, PROBE // max(2, len(sequences)))
@@ -157,7 +154,7 @@ def _after_the_norm(head: Head, sequences: Sequence[Recorded], plane: str) -> bo
         for normed in (True, False):
             hits[normed].append(int((_choices(head, state.float() if normed else head.normed(state))[0] == truth).sum()))
     if hits[True] == hits[False]:
-        raise ValueError(f"{plane}: read before or after the final norm it gives the same choices, so which it is stays open")
+        return None
     lead = stats.paired_difference(hits[True], hits[False], sizes)
     if not (lead.low > 0 or lead.high < 0):
         raise ValueError(f"{plane}: {sum(sizes)} response tokens do not tell whether it is the state before or after the final norm "

@@ -1,0 +1,78 @@
+"""Tables of notebook 02 on what logged figures mean and what accept length to expect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from eagle_forensics import stats
+from eagle_forensics.drafter.correctness import Correctness
+from eagle_forensics.drafter.metric import MetricComparison
+from eagle_forensics.drafter.predict import by_group, predict_accept_length
+from eagle_forensics.drafter.sampling import SampledPrediction
+from eagle_forensics.drafter.tree_grid import TreePrediction
+
+
+def definition_frame(compared: Sequence[MetricComparison]) -> pd.DataFrame | None:
+    """Each logged metric under the definition of its name and under every other one that holds it; None without a metric."""
+    if not compared:
+        return None
+    return pd.DataFrame([{
+        "logged": f"{c.name} = {c.logged:g}", "the name stands for": c.definition + (" (tokens for the target's choice)" if c.substituted else ""),
+        "recomputed": _interval(c.recomputed), "n": c.recomputed.n, "reproduced": "yes" if c.agrees else "no", "also as": "; ".join(c.rivals) or "none",
+        "known from": c.source} for c in compared])
+
+
+def definitions_csv(compared: Sequence[MetricComparison]) -> pd.DataFrame:
+    """Every metric under every definition, for the evidence folder."""
+    columns = ["metric", "logged", "definition", "own", "value", "low", "high", "n"]
+    return pd.DataFrame([(c.name, c.logged, d, int(d == c.definition), e.value, e.low, e.high, e.n) for c in compared for d, e in c.others.items()], columns=columns)
+
+
+def three_numbers_frame(trained: Correctness | None, served: Correctness | None, steps: int) -> pd.DataFrame | None:
+    """The numbers that are taken for the live accept length, side by side; None without a trained wiring."""
+    if trained is None:
+        return None
+    rows = []
+    for name, c in (("states of the dump", trained), ("served states", served)):
+        if c is None:
+            continue
+        row = predict_accept_length(c)[min(steps, c.steps) - 1]
+        rate = c.accuracy(0).value
+        rows.append({"fed": name, "training metric: step 1 right": _interval(c.accuracy(0)), "if every step were that good": 1 + sum(rate ** k for k in range(1, row.steps + 1)),
+                     "product of the steps' accuracies": row.product_formula, "walk: what a server shows": _interval(row.accept_length), "rounds": row.accept_length.n,
+                     "per position": ", ".join(f"{s:.3f}" for s in row.survival), "bound by the draft vocabulary": row.vocabulary_bound})
+    return pd.DataFrame(rows)
+
+
+def group_frame(trained: Correctness | None, steps: int) -> pd.DataFrame | None:
+    """Accuracy and accept length by folder of the dump; None if it has one folder."""
+    found = by_group(trained, min(steps, trained.steps)) if trained else {}
+    return pd.DataFrame([{"group": g, "step 1 right": _interval(a), "tokens": a.n, "accept length": _interval(length), "rounds": length.n} for g, (a, length) in found.items()]) if found else None
+
+
+def tree_frame(grid: Sequence[TreePrediction]) -> pd.DataFrame | None:
+    """Steps x topk x draft tokens with their predicted accept length, and the gain over the chain of as many steps; None without a grid."""
+    if not grid:
+        return None
+    return pd.DataFrame([{"steps": p.steps, "topk": p.topk, "draft tokens": p.draft_tokens, "accept length": _interval(p.accept_length),
+                          "against the chain of as many steps": "the chain" if p.topk == 1 else _signed(p.gain), "rounds": p.accept_length.n} for p in grid])
+
+
+def temperature_frame(predictions: Sequence[SampledPrediction]) -> pd.DataFrame | None:
+    """Chains above temperature 0 under both rules of verification; None without predictions."""
+    if not predictions:
+        return None
+    rules = {"target-only": "greedy draft (SGLang, vLLM by default)", "rejection": "sampled draft, lossless rejection"}
+    return pd.DataFrame([{"temperature": p.temperature, "verification": rules[p.rule], "steps": p.steps, "at least": _interval(p.low),
+                          "at most": _interval(p.high) if p.rule == "target-only" else "approximation", "rounds": p.low.n} for p in predictions])
+
+
+def _interval(e: stats.Estimate) -> str:
+    """`0.605 [0.581, 0.629]` with spaces that do not break."""
+    return f"{e.value:.3f}" if e.bounded is None else f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]".replace(" ", "\u00a0")
+
+
+def _signed(e: stats.Estimate) -> str:
+    return f"{e.value:+.3f}" if e.bounded is None else f"{e.value:+.3f} [{e.low:+.3f}, {e.high:+.3f}]".replace(" ", "\u00a0")
