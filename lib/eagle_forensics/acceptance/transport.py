@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from eagle_forensics.evidence.environment import USER_INFO
+from eagle_forensics.evidence.live import shown
 
 KEY_VARIABLE = "EAGLE_FORENSICS_API_KEY"
 MAX_BODY = 64 << 20
@@ -51,7 +51,7 @@ class Transport:
 
     def __init__(self, url: str, patience: Patience | None = None, *, connections: int = 64) -> None:
         self.patience = patience or Patience()
-        self.url = USER_INFO.sub(r"\1", str(url)).rstrip("/")
+        self.url = shown(url).rstrip("/")
         """The URL as it may be shown: user and password are left out."""
         headers = {"authorization": f"Bearer {key}"} if (key := os.environ.get(KEY_VARIABLE)) else {}
         address = httpx.URL(str(url).rstrip("/"))
