@@ -140,7 +140,6 @@ def recorded(target: Target, ids: list[int], prompt: int) -> Recorded:
 @pytest.mark.parametrize(("prompt", "boundaries", "steps", "topk", "draft_tokens", "several"), [
     (5, TRAINED, 1, 1, 2, True), (35, TRAINED, 3, 1, 4, True), (5, EMBEDDING_FIRST, 3, 1, 4, False), (35, TRAINED, 3, 4, 8, True)])
 def test_the_walk_equals_a_real_decode_loop_round_by_round(prompt, boundaries, steps, topk, draft_tokens, several):
-    """With 8 prompts of 64 tokens it holds as well; one of 32 keeps the test short."""
     target, draft, model = pair()
     row = sequences()[prompt]
     ids, accepted = decode(target, draft, list(row.prompt_ids), 32, boundaries, steps, topk, draft_tokens)
