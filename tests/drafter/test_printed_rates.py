@@ -2,7 +2,8 @@
 
 import pytest
 
-from eagle_forensics.drafter.printed_rates import read_rates
+from eagle_forensics.drafter.printed_rates import printed_finding, read_rates
+from eagle_forensics.finding import Status
 
 
 @pytest.mark.parametrize(("rates", "length", "other"), [((0.633, 0.404, 0.264), 2.30, 1.956), ((0.648, 0.419, 0.278), 2.345, 1.995)])
@@ -36,3 +37,18 @@ def test_impossible_rates_are_refused(rates):
         read_rates(rates, 2.0)
     with pytest.raises(ValueError, match="at least 0"):
         read_rates((0.5,), -1)
+
+
+def test_logged_rates_are_held_against_their_name():
+    card = {"cond_acc_0": 0.633, "cond_acc_1": 0.404, "cond_acc_2": 0.264, "accept_length": 2.30}
+    found = printed_finding(card)
+    assert (found.status, found.fault) == (Status.INCONCLUSIVE, "data.metric-definition") and "name stands for conditional" in found.statement
+    right = printed_finding({name.replace("cond", "full"): value for name, value in card.items()})
+    assert right.status is Status.PASS and right.fault is None
+    assert printed_finding(card | {"accept_length": 3.6}).status is Status.INCONCLUSIVE
+    assert printed_finding(card | {"accept_length": 3.6}).fault is None
+
+
+@pytest.mark.parametrize("logged", [{}, {"full_acc_0": 0.6, "full_acc_1": 0.3}, {"full_acc_0": 0.6, "full_acc_2": 0.3, "tau": 1.9}, {"full_acc_0": 0.6, "tau": 1.6}])
+def test_too_little_in_the_log_says_nothing(logged):
+    assert printed_finding(logged) is None

@@ -12,7 +12,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from eagle_forensics.drafter.metric import named
 from eagle_forensics.engines.metrics import accept_length_from_conditional, accept_length_from_survival
+from eagle_forensics.finding import Evidence, Finding, Status
 
 TOLERANCE = 0.03
 """Accept length by which a card's figures may miss their own definition: rates and lengths are often averaged over different requests.
@@ -64,3 +66,30 @@ def read_rates(rates: Sequence[float], accept_length: float, *, drafted: int | N
     near = sorted((abs(v - accept_length), name) for name, v in implied.items() if abs(v - accept_length) <= TOLERANCE + 1e-9)
     fits = tuple(name for _, name in near)
     return RateReading(implied, accept_length, fits, len(fits) > 1 and len({round(implied[n], 9) for n in fits}) == 1)
+
+
+def printed_finding(logged: Mapping[str, float], *, trainer: str | None = None) -> Finding | None:
+    """`drafter.printed-rates`: do logged rates of steps 0..k and a logged accept length fit the definition of the rates' name?
+
+    None where the log holds no accept length beside rates of all its steps. It needs neither weights nor a dump.
+    """
+    known = {name: n for name in logged if (n := named(name, trainer)) is not None}
+    lengths = [name for name, n in known.items() if n.step is None and n.definition.count == "walk"]
+    series: dict[str, dict[int, float]] = {}
+    for name, n in known.items():
+        if n.step is not None:
+            series.setdefault(n.definition.count, {})[n.step] = logged[name] / 100 if logged[name] > 1 else logged[name]
+    for count, rates in series.items():
+        ordered = [rates[k] for k in range(len(rates)) if k in rates]
+        if not lengths or len(ordered) < len(rates) or len(rates) < 2 or not all(0 <= r <= 1 for r in ordered):
+            continue
+        reading = read_rates(ordered, logged[lengths[0]])
+        common = {"id": "drafter.printed-rates", "question": "Do the logged rates and the logged accept length mean the same?", "notebook": "02_drafter_accuracy",
+                  "required": False, "observed": logged[lengths[0]], "expected": {name: round(v, 4) for name, v in reading.implied.items()}, "unit": "tokens per verify round",
+                  "evidence": tuple(Evidence(note=f"{name} = {logged[name]:g}: {n.source}", source=n.source) for name, n in known.items())}
+        if reading.definition is None or reading.definition.startswith(count):
+            return Finding(**common, status=Status.PASS if reading.definition else Status.INCONCLUSIVE, statement=reading.text,
+                           next_step=None if reading.definition else "print the rates and the accept length of the same requests")
+        return Finding(**common, status=Status.INCONCLUSIVE, fault="data.metric-definition", statement=f"{reading.text} Their name stands for {count} rates.",
+                       next_step=f"read in the trainer's source whether {', '.join(n for n in known if n not in lengths)} are {count} rates")
+    return None
