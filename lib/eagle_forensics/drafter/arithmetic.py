@@ -6,8 +6,6 @@ the product, so a mapped checkpoint is never copied as a whole; at a few hundred
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 
@@ -27,8 +25,9 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     if weight.dtype == x.dtype:
         return F.linear(x, weight, bias)
     out = x.new_empty(len(x), len(weight))
-    for rows, part in _blocks(weight, x.dtype, max(1, BLOCK_VALUES // weight.shape[1])):
-        torch.mm(x, part.T, out=out[:, rows])
+    step = max(1, BLOCK_VALUES // weight.shape[1])
+    for low in range(0, len(weight), step):
+        torch.mm(x, weight[low:low + step].to(x.dtype).T, out=out[:, low:low + step])
     return out if bias is None else out.add_(bias)
 
 
@@ -43,10 +42,11 @@ def largest(x: torch.Tensor, head: torch.Tensor, bias: torch.Tensor | None, coun
     """The `count` largest logits of x `[R, H]` under head `[V, H]`: values and ids, both `[R, count]`, falling. One pass over the head."""
     values = x.new_full((len(x), count), float("-inf"))
     ids = torch.zeros(len(x), count, dtype=torch.long, device=x.device)
-    for rows, part in _blocks(head, x.dtype, max(count, SCORE_ELEMENTS // max(1, len(x)))):
-        logits = F.linear(x, part, None if bias is None else bias[rows])
-        best, at = logits.max(-1, keepdim=True) if count == 1 else logits.topk(min(count, len(part)))
-        joined, where = torch.cat((values, best), 1), torch.cat((ids, at + rows.start), 1)
+    step = max(count, SCORE_ELEMENTS // max(1, len(x)))
+    for low in range(0, len(head), step):
+        logits = linear(x, head[low:low + step], None if bias is None else bias[low:low + step])
+        best, at = logits.max(-1, keepdim=True) if count == 1 else logits.topk(min(count, logits.shape[1]))
+        joined, where = torch.cat((values, best), 1), torch.cat((ids, at + low), 1)
         values, order = joined.max(-1, keepdim=True) if count == 1 else joined.topk(count)
         ids = where.gather(1, order)
     return values, ids
@@ -66,8 +66,3 @@ def choose_device(name: str, weight_bytes: int) -> torch.device:
         name = "cuda" if present and torch.cuda.mem_get_info()[0] > 2 * weight_bytes else "cpu"
     return torch.device(name)
 
-
-def _blocks(weight: torch.Tensor, dtype: torch.dtype, rows: int) -> Iterator[tuple[slice, torch.Tensor]]:
-    for start in range(0, len(weight), rows):
-        block = slice(start, min(start + rows, len(weight)))
-        yield block, weight[block].to(dtype)
