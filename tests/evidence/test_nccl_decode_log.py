@@ -1,5 +1,7 @@
 """SGLang's decode lines: figures of every release's form, by number of requests; cut lines are counted."""
 
+import time
+
 import pytest
 
 from eagle_forensics.evidence.decode_log import DecodeLines, read_decode_log
@@ -25,6 +27,18 @@ def test_the_incidents_lines(tmp_path):
 
 def test_plain_decode_has_no_accept_length(tmp_path):
     assert read(tmp_path, PLAIN).batches == (DecodeLines(1, 1, 1, 0, None, 90.0),)
+
+
+def test_the_dot_of_old_releases_and_a_cpu_server(tmp_path):
+    assert read(tmp_path, OLD.replace("batch,", "batch.").format(n=1, a="1.80", g="True", s="54.80")).batches[0].lines == 1
+    found = read(tmp_path, OLD.replace("cuda graph", "cpu graph").format(n=1, a="1.80", g="True", s="54.80"))
+    assert found.batches == () and found.notes == ()
+
+
+def test_many_lines_glued_into_one_cost_no_time(tmp_path):
+    began = time.process_time()
+    read(tmp_path, OLD.format(n=1, a="1.80", g="x", s="54.80").strip() * 2000)
+    assert time.process_time() - began < 1
 
 
 def test_cut_lines_and_odd_bytes(tmp_path):

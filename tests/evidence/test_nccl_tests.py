@@ -100,12 +100,13 @@ def test_json_that_is_odd(tmp_path):
     report = json.loads((FIXTURES / "nccltests_json_v3.json").read_text())
     report["results"][0]["out_of_place"]["time"] = "nan"
     report["results"][1] = {"size": None}
+    report["results"][2]["in_place"]["time"] = 10**400
     report["out_of_bounds"] = {"count": 3, "okay": "false"}
     report["errors"] = ["cuda failure"]
     file = tmp_path / "t.json"
     file.write_text(json.dumps(report))
     found = read_nccl_tests(file)
-    assert found.failed and found.at(14336).time_us is None and "1 results have no size" in found.notes[0] and "cuda failure" in found.notes[1]
+    assert found.failed and found.at(14336).time_us is None and found.at(43008, in_place=True).time_us is None and "1 results have no size" in found.notes[0] and "cuda failure" in found.notes[1]
     assert Timing(14336, True, 24.568835, 0.583503, 1.021131, 0, "bfloat16", "sum") in found.rows
 
 

@@ -94,6 +94,11 @@ def test_bytes_that_are_no_text(tmp_path):
     assert len(found.calls) == 8 and "not UTF-8" in found.notes[-1]
 
 
+def test_the_word_kernel_inside_an_event_is_no_second_kernel(tmp_path):
+    event = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1.0, "dur": 2.0, "args": {"kind": "kernel", "ph": "x"}}
+    assert written(tmp_path, {"traceEvents": [event, event | {"cat": "cpu_op"}]}).share.kernels == 1
+
+
 @pytest.mark.parametrize("event", [{"ph": "X", "cat": "kernel", "name": 7, "ts": 0, "dur": 1}, {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": "0", "dur": None},
                                    {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 0, "dur": 1, "args": []},
                                    {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 0, "dur": 1, "args": {"dtype": [], "In msg nelems": "x", "device": []}},

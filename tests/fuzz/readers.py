@@ -26,13 +26,16 @@ from eagle_forensics.config.inspection import inspect
 from eagle_forensics.engines.arguments import resolve_args
 from eagle_forensics.evidence.archives import read_torch_index
 from eagle_forensics.evidence.captures import read_capture
+from eagle_forensics.evidence.decode_log import read_decode_log
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.dumps import find_dump, iter_samples
 from eagle_forensics.evidence.environment import read_env
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.measurements import read_measurements
+from eagle_forensics.evidence.nccl_conf import read_nccl_conf
 from eagle_forensics.evidence.nccl_logs import read_nccl_log
 from eagle_forensics.evidence.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl_traces import read_trace
 from eagle_forensics.evidence.server_log import read_server_log
 from eagle_forensics.evidence.states import read_states
 from eagle_forensics.evidence.targets import read_target
@@ -201,8 +204,8 @@ nccl: {tests: [./a.txt], debug_log: ./b.log}
 """
 
 
-def _fixtures(pattern: str) -> Callable[[], list[bytes]]:
-    return lambda: [p.read_bytes() for p in sorted(FIXTURES.glob(pattern))]
+def _fixtures(*patterns: str) -> Callable[[], list[bytes]]:
+    return lambda: [p.read_bytes() for pattern in patterns for p in sorted(FIXTURES.glob(pattern))]
 
 
 READERS = (
@@ -233,6 +236,13 @@ READERS = (
     Reader("environment", lambda: [b"NCCL_PROTO=LL\nexport A='b c'\n# c\nHF_TOKEN=x\n"], "env", lambda f: read_env(f / "env"), mutation=words),
     Reader("measurements", lambda: [papers.SWEEP.encode(), papers.INCIDENT.encode(), papers.table(papers.run("a", 5, "1.80", "3", rate="0.30", rounds="10")).encode()], "runs.csv", _acceptance, mutation=words),
     Reader("NCCL log", _fixtures("nccl_debug*"), "n.log", lambda f: read_nccl_log(f / "n.log"), mutation=words),
-    Reader("NCCL tests", _fixtures("nccltests*"), "n.txt", lambda f: read_nccl_tests(f / "n.txt"), mutation=words),
+    Reader("NCCL tests", _fixtures("nccltests*txt"), "n.txt", lambda f: read_nccl_tests(f / "n.txt"), mutation=words),
+    Reader("NCCL tests, JSON", _fixtures("nccltests_json*"), "n.json", lambda f: read_nccl_tests(f / "n.json"), mutation=objects),
     Reader("topology", _fixtures("nvidia*"), "t.txt", lambda f: read_topology(f / "t.txt"), mutation=words),
+    Reader("trace, JSON", _fixtures("kineto*", "flight*"), "t.json", lambda f: read_trace(f / "t.json"), mutation=objects),
+    Reader("trace, text", _fixtures("kineto*", "flight*", "nccl_inspector*", "nsys*csv"), "t.txt", lambda f: read_trace(f / "t.txt"), mutation=words),
+    Reader("trace, database", _fixtures("nsys*sqlite"), "t.sqlite", lambda f: read_trace(f / "t.sqlite"), mutation=mutate.bytes_),
+    Reader("NCCL configuration file", lambda: [b"NCCL_PROTO=LL\n# c\nexport NCCL_ALGO=Ring\n"], "nccl.conf", lambda f: read_nccl_conf(f / "nccl.conf"), mutation=words),
+    Reader("decode lines", lambda: [b"Decode batch, #running-req: 1, #token: 4, accept len: 1.80, cuda graph: True, gen throughput (token/s): 54.80, #queue-req: 0\n"], "s.log",
+           lambda f: read_decode_log(f / "s.log"), mutation=words),
 )

@@ -1,12 +1,17 @@
-"""SGLang's decode lines in a server's log: how fast a round is at each number of running requests, and whether it replays a CUDA graph.
+"""SGLang's own decode lines in a server log: how long a round takes, what it yields, and whether it replays a CUDA graph.
 
-`Decode batch. #running-req: ...` (up to 0.5.3) and `Decode batch[ [iter]], #running-req: ..., [accept len: ...,] cuda graph: ..., gen
-throughput (token/s): ...` (later; scheduler_metrics_mixin.py). A line is the window of --decode-log-interval decode steps.
+    Decode batch, #running-req: 1, #token: 420, token usage: 0.01, accept len: 1.80, accept rate: 0.30, cuda graph: True,
+    gen throughput (token/s): 54.80, #queue-req: 0
+
+Up to 0.5.3 a dot follows `Decode batch`. `accept len` counts the bonus token in every release; `accept rate` changed its meaning in
+0.5.11 and is not used here. A line covers the forwards since the line before (40 by default), so the first after an idle time is too
+slow. Source: scheduler_metrics_mixin.py of 0.5.9, scheduler_components/metrics_reporter.py:930-1030 of 0.5.23.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -14,9 +19,12 @@ from statistics import median
 from eagle_forensics.evidence.blocks import blocks
 from eagle_forensics.evidence.records import EvidenceError
 
-LINE = re.compile(rb"Decode batch[^\n]*?#running-req: (\d{1,6})[^\n]*?(?:accept len: (\d+\.\d+)[^\n]*?)?cuda graph: (True|False), "
-                  rb"gen throughput \(token/s\): (\d+\.\d+)")
-MARK, ON_CPU = b"Decode batch", b"cpu graph: "
+_LINE = re.compile(rb"Decode batch(?: \[\d{1,12}\])?[.,] #running-req: (\d{1,9}),([^\n]*)")
+_ACCEPT = re.compile(rb"accept len: (\d{1,6}\.\d{1,9})\b")
+_GRAPH = re.compile(rb"(cuda|cpu) graph: (True|False)")
+_SPEED = re.compile(rb"gen throughput \(token/s\): (\d{1,12}\.\d{1,9})\b")
+MOST = 200_000
+"""Lines whose figures are kept: two months of a server that logs twice a minute."""
 
 
 @dataclass(frozen=True)
@@ -25,51 +33,56 @@ class DecodeLines:
 
     running: int
     lines: int
-    graph: int
-    """Lines with `cuda graph: True`."""
+    replayed: int
+    """Lines that say a CUDA graph was replayed."""
     eager: int
     accept_length: float | None
-    """Median, bonus token included; None without speculation."""
+    """Median over the lines, bonus token counted; None without speculation."""
     tokens_per_second: float
-    """Median, all requests together."""
+    """Median over the lines, all running requests together."""
 
     @property
     def round_ms(self) -> float:
-        """Time of one decode round: tokens a round over tokens/s."""
+        """Time of a round: running x accept length / throughput (accept length 1 without speculation)."""
         return 1e3 * self.running * (self.accept_length or 1.0) / self.tokens_per_second
 
 
 @dataclass(frozen=True)
 class DecodeLog:
-    """Decode lines of a log, by number of running requests, ascending."""
+    """All decode lines of a GPU server's log."""
 
     path: Path
     batches: tuple[DecodeLines, ...]
+    """By number of running requests, most lines first."""
     notes: tuple[str, ...] = ()
 
 
-def read_decode_log(path: Path | str) -> DecodeLog:
-    """The decode lines of a log; lines without throughput (idle) and of a CPU server are left out, cut ones counted.
-
-    EvidenceError where it cannot be read.
-    """
+def read_decode_log(path: str | Path) -> DecodeLog:
+    """The decode lines of a log; none is an empty record. EvidenceError for a file that cannot be read."""
     path = Path(path)
-    found: dict[int, list[tuple[float | None, bool, float]]] = {}
-    cut = 0
+    accept: dict[int, list[float]] = {}
+    speed: dict[int, list[float]] = {}
+    graphs: Counter[tuple[int, bytes]] = Counter()
+    damaged = kept = 0
     try:
         for _, block in blocks(path):
-            cut += block.count(MARK) - block.count(ON_CPU)
-            for running, length, graph, speed in LINE.findall(block):
-                cut -= 1
-                if int(running) and float(speed):
-                    found.setdefault(int(running), []).append((float(length) if length else None, graph == b"True", float(speed)))
+            for running, rest in _LINE.findall(block):
+                throughput, graph, length = _SPEED.search(rest), _GRAPH.search(rest), _ACCEPT.search(rest)
+                if not throughput or not graph:
+                    damaged += 1
+                    continue
+                if graph[1] == b"cpu" or not int(running) or not float(throughput[1]):
+                    continue
+                number = int(running)
+                graphs[number, graph[2]] += 1
+                if kept < MOST:
+                    kept += 1
+                    speed.setdefault(number, []).append(float(throughput[1]))
+                    accept.setdefault(number, []).extend([float(length[1])] if length else [])
     except OSError as error:
-        raise EvidenceError(f"{path}: cannot be read ({error.strerror}). Correct `serving.log` in the case.") from None
-    notes = (f"{cut} decode lines are cut or of another form and were left out.",) if cut > 0 else ()
-    return DecodeLog(path, tuple(_lines(running, rows) for running, rows in sorted(found.items())), notes)
-
-
-def _lines(running: int, rows: list[tuple[float | None, bool, float]]) -> DecodeLines:
-    lengths = [length for length, _, _ in rows if length is not None]
-    graph = sum(g for _, g, _ in rows)
-    return DecodeLines(running, len(rows), graph, len(rows) - graph, median(lengths) if lengths else None, median(s for _, _, s in rows))
+        raise EvidenceError(f"{path}: cannot be read ({error.strerror or error}). Correct `serving.log` in the case.") from None
+    batches = [DecodeLines(n, graphs[n, b"True"] + graphs[n, b"False"], graphs[n, b"True"], graphs[n, b"False"],
+                           median(accept[n]) if accept[n] else None, median(values)) for n, values in speed.items()]
+    notes = [f"{damaged} decode lines are cut and left out."] if damaged else []
+    notes += [f"Figures of the first {MOST} lines only; all are counted."] if kept == MOST else []
+    return DecodeLog(path, tuple(sorted(batches, key=lambda b: -b.lines)), tuple(notes))

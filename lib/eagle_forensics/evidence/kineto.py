@@ -77,16 +77,17 @@ def read_kineto(path: str | Path) -> Trace:
 
 
 def _kernels(seen: _Seen, data: bytes, end: int) -> None:
-    """Events of kernels up to `end`: one that computes is read by its form, one that communicates is parsed."""
-    at = data.find(b'"kernel"', 0, end)
+    """Events of kernels up to `end`, each once: one that computes is read by its form, one that communicates is parsed."""
+    at, before = data.find(b'"kernel"', 0, end), -1
     while at >= 0:
         begin = _begin(data, at)
-        found = _KERNEL.match(data, begin + len(_MARK))
+        found = _KERNEL.match(data, begin + len(_MARK)) if begin > before else None
         if found and _carrier(found[1]) is None:
             seen.compute.setdefault(int(found[2]), array("d")).extend((float(found[3]), float(found[3]) + float(found[4])))
-        elif begin >= 0:
+        elif begin > before:
             _parsed(seen, data, begin, at)
-        at = data.find(b'"kernel"', found.end() if found else at + 1, end)
+        before = max(begin, before)
+        at = data.find(b'"kernel"', at + 1, end)
 
 
 def _annotations(seen: _Seen, data: bytes, end: int) -> None:

@@ -212,7 +212,7 @@ def _release(code: str | None) -> str | None:
 def _real(value: Any) -> float | None:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
