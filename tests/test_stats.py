@@ -87,3 +87,25 @@ def test_a_share_stays_a_share_and_the_two_t_intervals_are_one():
     assert (share.low, share.high) == (0.0, 1.0)
     a, b, n = [9, 7, 30], [5, 6, 21], [10, 9, 40]
     assert stats.paired_difference(a, b, n).interval == pytest.approx(stats.paired_difference_t(a, b, n).interval)
+
+
+def test_a_pseudomedian_is_the_textbooks_and_ignores_one_outlier():
+    """Signed-rank interval of ten differences: Walsh averages 9 and 47 of 55 at 95 % (critical value 8)."""
+    d = np.array([1.83, 0.50, 1.62, 2.48, 1.68, 1.88, 1.55, 3.06, 1.30, -0.4])
+    found, walsh = stats.pseudomedian(d), np.sort([(a + b) / 2 for i, a in enumerate(d) for b in d[i:]])
+    assert found.value == pytest.approx(np.median(walsh)) and found.interval == (walsh[8], walsh[46])
+    assert stats.pseudomedian([*d, 500.0]).value < 2.0
+
+
+def test_few_pairs_carry_no_interval_and_none_are_refused():
+    assert stats.pseudomedian([1.0, 1.1, 0.9, 1.0, 1.2]).bounded is None
+    assert stats.pseudomedian([1.0, 1.1, 0.9, 1.0, 1.2, 1.05]).interval == (0.9, 1.2)
+    with pytest.raises(ValueError, match="no paired difference"):
+        stats.pseudomedian([])
+
+
+def test_intervals_of_pseudomedians_cover():
+    rng = np.random.default_rng(0)
+    for n, repeats, least in ((8, 200, 0.9), (40, 20, 0.8)):
+        hits = [not stats.pseudomedian(rng.normal(0.3, 1, n)).excludes(0.3) for _ in range(repeats)]
+        assert np.mean(hits) >= least

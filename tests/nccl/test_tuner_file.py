@@ -1,5 +1,6 @@
 """The tuner file: written, read as the plugin reads it, and asked what each call gets."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,8 @@ def test_round_trip_gives_every_measured_size_its_choice():
     table = read(text(entries(CHOICES, ranks=8, nodes=1, channels=4)))
     for c in CHOICES:
         assert answer(table, "allreduce", c.bytes, ranks=8) == Answer("ring", "ll", c.channels)
+    mine = [e for e in table if e.collective == "allreduce"]
+    assert mine[0].low == 0 and all(after.low == before.high + 1 for before, after in pairwise(mine)) and mine[-1].high == ALL
     assert answer(table, "allreduce", 64512, ranks=8).channels == 1 and answer(table, "allreduce", 64513, ranks=8).channels == 2
 
 
