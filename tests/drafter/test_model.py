@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from eagle_forensics.drafter import arithmetic
+from eagle_forensics.drafter.arithmetic import choose_device, largest
+from eagle_forensics.drafter.attention import Latent
+from eagle_forensics.drafter.fuse import Projections
 from eagle_forensics.drafter.model import build, load_drafter
 from eagle_forensics.drafter.rope import frequencies, rotate, rotation_table
+from eagle_forensics.drafter.unroll import Chains, chunks, draft_ids
 from eagle_forensics.drafter.wiring import Wiring, evaluate
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.records import DraftFlags, Rope
@@ -30,9 +36,10 @@ def save(folder, weights, **config):
 
 
 def drafter_folder(tmp_path, weights, **more):
-    return save(tmp_path / "draft", {k.replace("layers.0.", "midlayer."): v for k, v in weights.items()}, architectures=["LlamaForCausalLMEagle3"], model_type="llama",
-                hidden_size=tiny.HIDDEN, target_hidden_size=tiny.TARGET, num_attention_heads=tiny.HEADS, num_key_value_heads=tiny.KV, head_dim=tiny.DIM, num_hidden_layers=1,
-                intermediate_size=tiny.FFN, vocab_size=tiny.VOCAB, draft_vocab_size=tiny.DRAFT_VOCAB, rms_norm_eps=tiny.EPS, **more)
+    config = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": tiny.HIDDEN, "target_hidden_size": tiny.TARGET, "num_attention_heads": tiny.HEADS,
+              "num_key_value_heads": tiny.KV, "head_dim": tiny.DIM, "num_hidden_layers": 1, "intermediate_size": tiny.FFN, "vocab_size": tiny.VOCAB,
+              "draft_vocab_size": tiny.DRAFT_VOCAB, "rms_norm_eps": tiny.EPS}
+    return save(tmp_path / "draft", {k.replace("layers.0.", "midlayer."): v for k, v in weights.items()}, **(config | more))
 
 
 def target_folder(tmp_path, weights, tied=True):
@@ -105,6 +112,87 @@ def test_weights_that_are_no_numbers_are_named(tmp_path):
         load_drafter(read_draft(drafter_folder(tmp_path, weights)))
 
 
+def mla_folder(tmp_path, weights, **more):
+    return drafter_folder(tmp_path, weights, **({"model_type": "kimi_k2", "head_dim": None, "q_lora_rank": tiny.Q_RANK, "kv_lora_rank": tiny.KV_RANK, "qk_nope_head_dim": tiny.NOPE,
+                                                 "qk_rope_head_dim": tiny.TURNED, "v_head_dim": tiny.VALUE} | more))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_mla_checkpoint_is_the_model_of_its_weights(tmp_path, fused):
+    weights = tiny.weights(59, norms=False, mla=True)
+    held, parts = dict(weights), [f"layers.0.self_attn.{n}.weight" for n in ("q_a_proj", "kv_a_proj_with_mqa")]
+    if fused:
+        held["layers.0.self_attn.fused_qkv_a_proj_with_mqa.weight"] = torch.cat([held.pop(n) for n in parts])
+    loaded = load_drafter(read_draft(mla_folder(tmp_path, held)), dtype=torch.float64)
+    assert same_predictions(loaded, tiny.drafter({k: v if k == "d2t" else v.float().double() for k, v in weights.items()}))
+    assert isinstance(loaded.layers[0].attention, Latent) and loaded.layers[0].attention.interleaved
+
+
+def test_the_config_may_say_that_mla_is_not_interleaved(tmp_path):
+    assert not load_drafter(read_draft(mla_folder(tmp_path, tiny.weights(59, mla=True), rope_interleave=False))).layers[0].attention.interleaved
+
+
+def test_weights_stay_in_their_file(tmp_path):
+    """Large ones as stored, whatever dtype is asked for; a float32 copy of a bf16 checkpoint would double it."""
+    folder = drafter_folder(tmp_path, tiny.weights(62))
+    save_file({k: v if v.dtype == torch.int64 else v.bfloat16().contiguous() for k, v in load_file(folder / "model.safetensors").items()}, folder / "model.safetensors")
+    model = load_drafter(read_draft(folder))
+    layer = model.layers[0]
+    assert {w.dtype for w in (model.fc, model.head, model.embedding, layer.down, layer.attention.q.weight)} == {torch.bfloat16}
+    assert model.dtype == layer.post_norm.dtype == torch.float32
+    mapped = [line for line in Path("/proc/self/smaps").read_text().splitlines() if str(folder) in line]
+    assert len(mapped) >= len([w for w in read_draft(folder).tensors if w.endswith("proj.weight")])
+
+
+@pytest.mark.parametrize("change,message", [({"hidden_act": "gelu"}, "hidden_act 'gelu'"), ({"num_attention_heads": None}, "no num_attention_heads")])
+def test_what_the_forward_cannot_compute_is_refused(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        load_drafter(read_draft(drafter_folder(tmp_path, tiny.weights(63), **change)))
+
+
+def test_quantised_weights_are_refused(tmp_path):
+    folder = drafter_folder(tmp_path, tiny.weights(64))
+    held = load_file(folder / "model.safetensors")
+    held["fc.weight"] = held["fc.weight"].to(torch.float8_e4m3fn)
+    save_file(held, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"fc\.weight .torch\.float8_e4m3fn. are quantised"):
+        load_drafter(read_draft(folder))
+
+
+def test_devices_by_name(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="known: auto, cpu, cuda"):
+        choose_device("gpu", 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto", 1).type == "cpu"
+    with pytest.raises(ValueError, match="torch sees no GPU"):
+        load_drafter(read_draft(drafter_folder(tmp_path, tiny.weights(65))), device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1000, 2000))
+    assert (choose_device("auto", 400).type, choose_device("auto", 600).type, choose_device("cuda", 600).type) == ("cuda", "cpu", "cuda")
+
+
+@pytest.mark.parametrize("mla", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_drafter_elsewhere_moves_what_it_needs(mla, own):
+    """On torch's `meta` device, which refuses most operations on tensors of two devices: states stay there, tokens and rows stay here.
+
+    Shapes and places only: a GPU's numbers are not tested on a machine without one.
+    """
+    weights = tiny.weights(66, mla=mla)
+    model = build(weights, heads=tiny.HEADS, kv_heads=tiny.KV, head_dim=None if mla else tiny.DIM, target_hidden=tiny.TARGET, device="meta")
+    chunk = next(chunks([tiny.sequence(1), tiny.sequence(2)], 3))
+    assert model.embedding.device.type == "cpu" and model.fc.device.type == "meta"
+    hidden = Projections(model, chunk.planes(PLANES)).hidden(PLANES, norm_before_fc=True, fc_norm=True)
+    chains = Chains(model, chunk, hidden, 3, chunk.text(model, torch.arange(len(chunk.tokens)), 1))
+    for step in (1, 2):
+        if own:
+            chains.step(tokens=torch.zeros(len(chunk.rows), dtype=torch.long))
+        else:
+            chains.step(shares=chunk.text(model, chunk.rows, 1 + step))
+    assert chains.state.device.type == "meta" and chains.state.shape == (len(chunk.rows), tiny.HIDDEN)
+    assert draft_ids(model, chains.state, 3).shape == (len(chunk.rows), 3)
+
+
 def test_a_family_that_is_not_run_is_refused(tmp_path):
     draft = replace(read_draft(drafter_folder(tmp_path, tiny.weights(56))), family="eagle1")
     with pytest.raises(ValueError, match="eagle1"):
@@ -161,3 +249,17 @@ def test_partial_rotation_leaves_the_rest_alone():
 def test_unknown_rotary_setups_are_refused_in_words(rope, message):
     with pytest.raises(ValueError, match=message):
         frequencies(rope, 8)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("stored", [torch.float64, torch.bfloat16])
+def test_the_largest_logits_over_a_head_in_blocks(monkeypatch, count, stored):
+    rng = torch.Generator().manual_seed(3)
+    x, head, bias = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((9, 5), (50, 5), (50,)))
+    head = head.to(stored)
+    expected = (x @ head.double().T + bias).topk(count)
+    monkeypatch.setattr(arithmetic, "SCORE_ELEMENTS", 9 * 7)
+    monkeypatch.setattr(arithmetic, "BLOCK_VALUES", 5 * 3)
+    values, ids = largest(x, head, bias, count)
+    assert torch.equal(ids, expected.indices)
+    torch.testing.assert_close(values, expected.values)

@@ -53,7 +53,7 @@ def weights(seed: int = 0, *, layers: int = 1, bias: bool = False, norms: bool =
 
 
 def drafter(w: dict[str, torch.Tensor], flags: DraftFlags | None = None, dtype: torch.dtype = torch.float64) -> Drafter:
-    return build(w, heads=HEADS, kv_heads=KV, head_dim=DIM, target_hidden=TARGET, flags=flags or DraftFlags(False, False, False, False), dtype=dtype)
+    return build(w, heads=HEADS, kv_heads=KV, head_dim=None if "layers.0.self_attn.kv_b_proj.weight" in w else DIM, target_hidden=TARGET, flags=flags or DraftFlags(False, False, False, False), dtype=dtype)
 
 
 def sequence(seed: int, length: int = 13, prompt: int = 4, planes: int = AUX, vocab: int = VOCAB) -> Recorded:
