@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+LARGEST = 1e21
+"""Numbers of a trace beyond it are no time, in whatever unit."""
 OPERATIONS = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "sendrecv", "reduce", "gather", "scatter", "barrier", "send", "recv")
 DTYPE_BYTES = {"bfloat16": 2, "c10::bfloat16": 2, "half": 2, "c10::half": 2, "float16": 2, "float": 4, "float32": 4, "double": 8, "long": 8, "long int": 8, "int64": 8, "int": 4,
                "int32": 4, "byte": 1, "uint8": 1, "unsigned char": 1, "char": 1, "int8": 1, "signed char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
@@ -52,3 +54,8 @@ def names_protocol(name: str) -> bool:
 def element_bytes(dtype: str | None) -> int | None:
     """Bytes of one element of a type as PyTorch's tools spell it; None for an unknown one."""
     return DTYPE_BYTES.get(dtype.lower()) if dtype else None
+
+
+def number(value: object) -> float | None:
+    """A JSON number as float; None for another value, NaN, or one beyond any time."""
+    return float(value) if isinstance(value, int | float) and -LARGEST < value < LARGEST else None

@@ -146,8 +146,8 @@ def _whole(path: Path, text: bytes, seen: _Seen) -> Trace:
 
 
 def _event(seen: _Seen, event: Mapping[str, Any]) -> None:
-    name, start, time = event.get("name"), event.get("ts"), event.get("dur")
-    if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(start, int | float) or not isinstance(time, int | float):
+    name, start, time = event.get("name"), kernels.number(event.get("ts")), kernels.number(event.get("dur"))
+    if event.get("ph") != "X" or not isinstance(name, str) or start is None or time is None:
         return
     args = event.get("args") if isinstance(event.get("args"), dict) else {}
     if event.get("cat") == "kernel":

@@ -22,7 +22,7 @@ MAX_RECORDER = 256_000_000
 """Bytes of a flight recorder: its ring buffer of 20,000 entries has about 10 MB."""
 EXPECTED = ("expected a torch.profiler export, a flight recorder as JSON, the output of NCCL Inspector, `nsys stats -r cuda_gpu_kern_sum -f csv` "
             "or the sqlite of `nsys export`")
-_PROMETHEUS = re.compile(rb'^nccl_(?:collective_exec_time_microseconds)\{([^}\n]*)\} ([0-9.eE+-]+)', re.MULTILINE)
+_PROMETHEUS = re.compile(rb'^nccl_(?:collective_exec_time_microseconds)\{([^}\n]*)\} ([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*$', re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -82,9 +82,9 @@ def _recorded(entry: dict[str, Any]) -> Call | None:
     if op is None:
         return None
     size = max((s for s in (_size(entry, "input"), _size(entry, "output")) if s is not None), default=None)
-    time, created, dtypes = entry.get("duration_ms"), entry.get("time_created_ns"), entry.get("input_dtypes")
-    return Call(op, backend or "nccl", time * 1e3 if isinstance(time, int | float) else None, size, seq=_whole(entry.get("collective_seq_id")),
-                start_us=created / 1e3 if isinstance(created, int) else None, dtype=str(dtypes[0]) if isinstance(dtypes, list) and dtypes else None)
+    time, created, dtypes = kernels.number(entry.get("duration_ms")), kernels.number(entry.get("time_created_ns")), entry.get("input_dtypes")
+    return Call(op, backend or "nccl", None if time is None else time * 1e3, size, seq=_whole(entry.get("collective_seq_id")),
+                start_us=None if created is None else created / 1e3, dtype=str(dtypes[0]) if isinstance(dtypes, list) and dtypes else None)
 
 
 def _size(entry: dict[str, Any], side: str) -> int | None:
@@ -141,19 +141,19 @@ def _performed(line: bytes) -> Call | None:
         kind = "coll" if "coll_perf" in record else "p2p"
         header, done = record["header"], record[f"{kind}_perf"]
         op = kernels.operation(done[kind])
-        time, size = done[f"{kind}_exec_time_us"], done[f"{kind}_msg_size_bytes"]
+        time, size = kernels.number(done[f"{kind}_exec_time_us"]), done[f"{kind}_msg_size_bytes"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if op is None or not isinstance(time, int | float) or not isinstance(size, int) or not isinstance(header, dict):
+    if op is None or time is None or not isinstance(size, int) or not isinstance(header, dict):
         return None
-    return Call(op, "nccl", float(time), size, _whole(header.get("rank")), _whole(done.get(f"{kind}_sn")), group=_whole(header.get("n_ranks")))
+    return Call(op, "nccl", time, size, _whole(header.get("rank")), _whole(done.get(f"{kind}_sn")), group=_whole(header.get("n_ranks")))
 
 
 def _sample(labels: dict[str, str], value: bytes) -> Call:
     algorithm, _, protocol = labels.get("algo_proto", "").upper().rpartition("_")
     known = algorithm in ALGORITHMS and protocol in PROTOCOLS
     ranks = labels.get("nranks", "")
-    return Call(kernels.operation(labels.get("collective", "")) or "unknown", "nccl", float(value), group=int(ranks) if re.fullmatch(r"\d{1,9}", ranks) else None,
+    return Call(kernels.operation(labels.get("collective", "")) or "unknown", "nccl", kernels.number(float(value)), group=int(ranks) if re.fullmatch(r"\d{1,9}", ranks) else None,
                 algorithm=algorithm if known else None, protocol=protocol if known else None)
 
 

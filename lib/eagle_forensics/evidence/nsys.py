@@ -54,11 +54,12 @@ def read_nsys_sqlite(path: Path) -> Trace:
     """Collectives of an exported database, read-only. EvidenceError for a database without kernels."""
     try:
         base = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        base.text_factory = lambda raw: raw.decode("utf-8", "replace")
         try:
             return _from_database(path, base)
         finally:
             base.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise EvidenceError(f"{path}: not a readable Nsight database ({error}); expected the sqlite of `nsys export --type sqlite` of a trace with CUDA kernels") from None
 
 
