@@ -20,7 +20,7 @@ from eagle_forensics.demo.target import DemoError, target_folder
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("sglang-server")]
 ROOT = Path(__file__).resolve().parents[2]
-TOKENS = 48
+TOKENS = 40
 BOUNDARIES = {"right": (2, 15, 27), "wrong": (0, 2, 15), "trap": (2, 15, 27)}
 STEPS = {"right": 3, "wrong": 3, "trap": 1}
 
