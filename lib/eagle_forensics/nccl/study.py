@@ -105,7 +105,7 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     traces = tuple(t for i, path in enumerate(nccl.traces) if (t := read(f"traces-{i}", read_trace, path)))
     decode = read("server-log", read_decode_log, serving.log) if serving.log and serving.engine == "sglang" else None
     release = log.version if log else None
-    host = Host(nccl=release, link=hardware.link if hardware and hardware.link != "none" else None, nodes=(log.nodes or 1) if log else 1,
+    host = Host(nccl=release, link=hardware.link if hardware and hardware.link != "none" else None, nodes=(log.nodes if log else None) or read("launch-nodes", _whole, flags.get("nnodes")) or 1,
                 engine=serving.engine, engine_release=serving.version, flags=flags)
     served = applied({k: v for k, v in (env or {}).items() if k.startswith(("NCCL_", "CUDA_"))}, host.made)
     belief = believe(log, decode_sizes(sent), capability=hardware.compute_capability if hardware else None, release=release, tests=tests, env=env) if sent else None
