@@ -2,7 +2,9 @@
 
 All times are CPU seconds on one thread, so that a busy machine does not change them; each figure's parts come from one run.
 
-    vs_speculators    seconds of speculators 0.9.0's fastest way to run the same sequences in float32, over ours (needs `make speculators-env`)
+    vs_speculators    seconds in which speculators 0.9.0's own validation forward gives its accuracies on the same sequences, over those of our
+                      evaluation; float32, its fastest way of three (needs `make speculators-env`)
+    vs_speculators_drafts   the same for its forward without teacher, loss and metrics: draft tokens alone
     battery_cost      the battery of all 60 orders of three out of five planes, over 60 times one evaluation
     gemm_efficiency   bare float32 products of a Kimi-size MLA drafter over its whole evaluation, 384 tokens, three steps
     extra_gib         peak memory of that evaluation beside the mapped weights
@@ -42,7 +44,7 @@ def figures() -> dict[str, float]:
         bench = open_workbench(case)
         found = {"drafter.battery_cost": _battery_cost(bench)}
         if TRAINER.exists():
-            found["drafter.vs_speculators"] = _vs_speculators(bench, case.drafter.path)
+            found |= _vs_speculators(bench, case.drafter.path)
     finally:
         torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
@@ -61,11 +63,11 @@ def _battery_cost(bench: Workbench) -> float:
     return _seconds(lambda: run_battery(bench.drafter, sequences, orders, STEPS)) / (len(orders) * one)
 
 
-def _vs_speculators(bench: Workbench, path: Path) -> float:
+def _vs_speculators(bench: Workbench, path: Path) -> dict[str, float]:
     draft, drafter, sequences, names = read_draft(path), bench.drafter, bench.sequences[:SEQUENCES], bench.slots[:bench.drafter.n_aux]
     tensors = {f"weights/{n}": load_tensor(i).clone() for n, i in draft.tensors.items() if n != "t2d"} | {"weights/embed_tokens.weight": drafter.embedding.clone()}
     for i, s in enumerate(sequences):
-        tensors |= {f"planes/{i}": torch.cat([s.planes[n] for n in names], -1), f"ids/{i}": s.input_ids}
+        tensors |= {f"planes/{i}": torch.cat([s.planes[n] for n in names], -1), f"ids/{i}": s.input_ids, f"last/{i}": s.planes[bench.slots[-1]].clone(), f"mask/{i}": s.loss_mask}
     layer = {"hidden_size": draft.hidden, "intermediate_size": draft.intermediate, "num_hidden_layers": draft.layers, "num_attention_heads": draft.heads, "num_key_value_heads": draft.kv_heads,
              "head_dim": draft.head_dim, "vocab_size": drafter.vocab, "rms_norm_eps": draft.eps, "max_position_embeddings": 8192,
              "rope_parameters": {"rope_type": "default", "rope_theta": draft.rope.theta}}
@@ -83,7 +85,7 @@ def _vs_speculators(bench: Workbench, path: Path) -> float:
     equal = sum(a == b for a, b in zip(mine, same, strict=True)) / len(mine)
     if equal < 0.999:
         raise ValueError(f"only {equal:.1%} of the first draft tokens agree with speculators': the two did not do the same work")
-    return min(theirs["seconds"].values()) / ours
+    return {"drafter.vs_speculators": theirs["validation"] / ours, "drafter.vs_speculators_drafts": theirs["drafts"] / ours}
 
 
 def _json(command: list) -> dict:

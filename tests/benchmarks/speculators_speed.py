@@ -3,7 +3,8 @@
     python speculators_speed.py IN.safetensors
 
 Three ways to run it, the fastest counts: one sequence at a time or packed to 2048 tokens with eager attention, and packed with its
-flex attention. No loss and no teacher: only the draft tokens of every step. Prints one JSON object of CPU seconds on one thread.
+flex attention. Each as its trainer validates (the forward that yields accuracies: teacher's logits, loss, metrics) and for the draft
+tokens alone. Prints one JSON object of CPU seconds on one thread.
 """
 
 import json
@@ -13,6 +14,7 @@ import time
 import torch
 from safetensors import safe_open
 from speculators.config import SpeculatorsConfig, VerifierConfig
+from speculators.losses import resolve_loss_config
 from speculators.models.eagle3 import Eagle3SpeculatorConfig
 from speculators.models.eagle3.core import Eagle3DraftModel
 from speculators.proposals.greedy import GreedyTokenProposalConfig
@@ -40,22 +42,24 @@ def batches(stored, count, size):
         if group and length + n > size:
             yield group
             group, length = [], 0
-        group.append((stored[f"planes/{i}"][:-1].float(), stored[f"ids/{i}"][1:]))
+        group.append((stored[f"planes/{i}"][:-1].float(), stored[f"ids/{i}"][1:], stored[f"last/{i}"][1:].float(), stored[f"mask/{i}"][1:]))
         length += n
     yield group
 
 
-def seconds(made, stored, config, size):
-    times, first = [], None
+def seconds(made, stored, config, size, validate):
+    """CPU seconds, the better of REPEATS, and the first draft token of every row."""
+    times, drafts = [], []
     for _ in range(REPEATS):
-        began = time.process_time()
-        drafts = []
+        began, drafts = time.process_time(), []
         for group in batches(stored, config["sequences"], size):
-            documents = torch.repeat_interleave(torch.arange(len(group)), torch.tensor([len(i) for _, i in group]))
-            drafts += made(torch.cat([p for p, _ in group])[None], torch.cat([i for _, i in group])[None], documents[None], ttt_steps=config["steps"])
+            planes, ids, last, mask = (torch.cat(x)[None] for x in zip(*group, strict=True))
+            documents = torch.repeat_interleave(torch.arange(len(group)), torch.tensor([len(item[1]) for item in group]))
+            teacher = {"verifier_last_hidden_states": last, "loss_mask": mask, "loss_config": resolve_loss_config("kl_div", "eager")} if validate else {}
+            out = made(planes, ids, documents[None], ttt_steps=config["steps"], **teacher)
+            drafts.append((out[0] if validate else out)[0][0])
         times.append(time.process_time() - began)
-        first = drafts
-    return min(times), torch.cat([d[0] for d in first[0::config["steps"]]])
+    return min(times), torch.cat(drafts)
 
 
 torch.set_num_threads(1)
@@ -63,12 +67,13 @@ with safe_open(sys.argv[1], "pt") as file, torch.inference_mode():
     stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     config = json.loads(file.metadata()["config"])
     weights = {n.removeprefix("weights/"): w if w.dtype == torch.int64 else w.float() for n, w in stored.items() if n.startswith("weights/")}
-    eager = model(config, weights, "eager")
-    found, kept = {}, None
-    for name, made, size in (("one at a time", eager, 1), ("packed", eager, PACKED), ("flex", None, PACKED)):
+    found, drafts = {"validation": [], "drafts": []}, None
+    for attention, size in (("eager", 1), ("eager", PACKED), ("simple_flex_attention", PACKED)):
         try:
-            found[name], drafts = seconds(made or model(config, weights, "simple_flex_attention"), stored, config, size)
-            kept = drafts if kept is None else kept
+            made = model(config, weights, attention)
+            for kind, times in found.items():
+                took, drafts = seconds(made, stored, config, size, kind == "validation")
+                times.append(took)
         except Exception as error:  # one way of running it may be missing on this machine
-            print(f"{name}: {str(error)[:200]}", file=sys.stderr)
-    print(json.dumps({"seconds": found, "first drafts": kept.tolist()}))
+            print(f"{attention}, {size}: {str(error)[:200]}", file=sys.stderr)
+    print(json.dumps({kind: min(times) for kind, times in found.items()} | {"first drafts": drafts.tolist()}))
