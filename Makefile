@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab bench lineup lineup-fast fuzz sglang-env vllm-env speculators-env lint clean
+.PHONY: help setup demo test lab bench wirings lineup lineup-fast fuzz sglang-env vllm-env speculators-env lint clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -53,6 +53,9 @@ lab: setup ## JupyterLab on the notebooks
 
 bench: setup ## benchmarks as ratios, into runs/bench/latest.json
 	@$(PY) -m tests.benchmarks --out runs/bench/latest.json
+
+wirings: setup ## all 29 wirings of the real drafter against what its training measured (about 4 minutes)
+	@OMP_NUM_THREADS=1 $(PY) -m tests.drafter.wiring_table
 
 lineup: setup ## planted faults on the real pair, into runs/lineup (about 20 minutes on two cores)
 	@OMP_NUM_THREADS=1 $(PY) -m tests.lineup --jobs 2

@@ -1,5 +1,6 @@
 """Notebook 02 on evidence that is sound but not enough, and on dumps whose planes nobody can be held to."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from eagle_forensics.case import Case
 from eagle_forensics.drafter import study, workbench
+from eagle_forensics.drafter.wiring import evaluate
 from eagle_forensics.finding import Status
 from tests.drafter import tiny
 from tests.drafter.planted import MODEL
@@ -21,14 +23,14 @@ def case(tmp_path, monkeypatch):
     monkeypatch.setattr(workbench, "read_draft", lambda path: draft)
     monkeypatch.setattr(workbench, "load_drafter", lambda *a, **k: MODEL)
 
-    def begin(planes=4, mask=True, trainer="speculators", dumps=1, steps=2, max_samples=None, **changes):
+    def begin(planes=4, mask=True, trainer="speculators", dumps=1, steps=2, max_samples=None, dump=None, **changes):
         vars(draft).update(changes)
-        for number in range(dumps):
+        for number in range(0 if dump else dumps):
             folder = tmp_path / f"dump{number}"
             folder.mkdir(exist_ok=True)
             states = [torch.randn(8, tiny.TARGET, generator=torch.Generator().manual_seed(i)) for i in range(planes)]
             torch.save({"input_ids": TOKENS, "hidden_states": states, **({"loss_mask": TOKENS > 2} if mask else {})}, folder / "data_0.pt")
-        paths = [{"path": tmp_path / f"dump{n}"} for n in range(dumps)]
+        paths = [{"path": dump}] if dump else [{"path": tmp_path / f"dump{n}"} for n in range(dumps)]
         mine = Case.model_validate({"name": "a", "drafter": {"path": tmp_path}, "training": {"dump": paths, "trainer": {"name": trainer}}})
         return study.begin(mine, layers=None, steps=steps, max_samples=max_samples, seed=0)
 
@@ -58,6 +60,85 @@ def test_a_dump_of_another_width_is_an_error(case, monkeypatch):
 def test_only_a_known_reading_of_the_dump_accuses(case, planes, trainer, known):
     work = case(planes=planes, trainer=trainer)
     assert (study._contract(work) is not None) is known
+
+
+def written(folder, samples):
+    """A dump of the given samples (states, ids, mask), one file each."""
+    folder.mkdir()
+    for number, (states, ids, mask) in enumerate(samples):
+        torch.save({"input_ids": ids, "hidden_states": states, **({} if mask is None else {"loss_mask": mask})}, folder / f"data_{number}.pt")
+    return folder
+
+
+def sound(length=8, seed=0):
+    states = [torch.randn(length, tiny.TARGET, generator=torch.Generator().manual_seed(seed + i)) for i in range(4)]
+    return states, torch.arange(length) % 7, torch.arange(length) > 2
+
+
+BAD = {
+    "NaN": (lambda s, i, m: ([s[0], s[1].index_fill(0, torch.tensor([2]), float("nan")), *s[2:]], i, m), "plane 'slot 1' holds 12 non-finite value(s)"),
+    "ids beyond the vocabulary": (lambda s, i, m: (s, i.index_fill(0, torch.tensor([4]), 99), m), "token ids span 0..99, outside the vocabulary of 11"),
+    "one token": (lambda s, i, m: ([p[:1] for p in s], i[:1], m[:1]), "1 token(s): position t predicts token t+2, so 3 are the least"),
+    "planes of different length": (lambda s, i, m: ([s[0], s[1][:5], *s[2:]], i, m), "5"),
+    "no mask": (lambda s, i, m: (s, i, None), "no loss_mask"),
+    "mask all zero": (lambda s, i, m: (s, i, torch.zeros_like(m)), "the loss mask is all zero"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_sample_is_named_counted_and_left_out(case, tmp_path, kind):
+    change, words = BAD[kind]
+    written(tmp_path / "mixed", [sound(seed=0), change(*sound(seed=10)), sound(seed=20)])
+    work = case(dump=tmp_path / "mixed")
+    assert len(work.bench.sequences) == 2 and len(work.bench.problems) == 1
+    assert "data_1" in work.bench.problems[0].sample_id + work.bench.problems[0].reason and words in work.bench.problems[0].reason
+    found = study.accuracy(work, study.battery(work))[0]
+    assert found.status is Status.INCONCLUSIVE and any(note.note.startswith("1 sequence(s) left out") for note in found.evidence)
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_nothing_but_bad_samples_is_told_with_the_reason(case, tmp_path, kind):
+    change, words = BAD[kind]
+    work = case(dump=written(tmp_path / "bad", [change(*sound())]))
+    assert work.bench is None and work.opening[0].status is (Status.SKIPPED if kind == "no mask" else Status.ERROR) and words in work.opening[0].statement
+
+
+def test_missing_tensors_are_all_named(case, monkeypatch):
+    lacking = {k: v for k, v in tiny.weights(1).items() if not k.endswith(("fc.weight", "o_proj.weight"))}
+    monkeypatch.setattr(workbench, "load_drafter", lambda *a, **k: tiny.drafter(lacking))
+    found = case().opening[0]
+    assert found.status is Status.ERROR and "2 tensor(s) missing: fc.weight, layers.0.self_attn.o_proj.weight" in found.statement
+
+
+def test_one_text_gives_no_interval_and_no_verdict(case, tmp_path):
+    work = case(dump=written(tmp_path / "one", [sound()]))
+    results = study.battery(work)
+    findings = [*study.wiring(work, results), study.accuracy(work, results)[0], *study.prediction(work, study.trained_correctness(results), None)]
+    assert {f.status for f in findings} == {Status.INCONCLUSIVE} and "at least two sequences" in findings[0].next_step
+
+
+def test_graph_replays_that_capture_other_layers_are_told_apart_from_the_eager_path(case, tmp_path, monkeypatch):
+    """Prompts run eagerly, responses in graphs: the states fed are each path's own, and what is predicted live is the mixture."""
+    work = case(dump=written(tmp_path / "graph", [sound(12, seed=100 * n) for n in range(3)]), planes=3)
+    states = [{f"b={b}": torch.randn(12, tiny.TARGET, generator=torch.Generator().manual_seed(b + 10 * n)) for b in range(6)} for n in range(3)]
+    bench = replace(work.bench, computed=tuple(s.with_planes(p) for s, p in zip(work.bench.sequences, states, strict=True)), sets={(1, 2, 3): "trained", (2, 3, 4): "graph"})
+    work = replace(work, bench=bench, served=(1, 2, 3), graph=(2, 3, 4))
+    compared = study.boundary_sets(work, study.battery(work))
+    fed = [{f"slot {i}": torch.cat([p[f"b={i + 1}"][:3], p[f"b={i + 2}"][3:]]) for i in range(3)} for p in states]
+    by_hand = evaluate(MODEL, [s.with_planes(p) for s, p in zip(bench.sequences, fed, strict=True)], bench.trained, 2)
+    assert all((a.predicted == b.predicted).all() for a, b in zip(compared.decode.sequences, by_hand.sequences, strict=True))
+    assert [f.id for f in study.served(work, compared)] == ["drafter.served-wiring", "drafter.served-graph"] and study.live(compared) is compared.decode
+    record = study.record(work, study.battery(work), compared, {})
+    assert record["served_wiring"] == "CUDA graph {2, 3, 4}" and record["served"]["accept_length"]["value"] == pytest.approx(by_hand.accept_length().value)
+
+
+def test_damaged_states_are_predicted_by_name(case, tmp_path):
+    work = case(dump=written(tmp_path / "damage", [sound(12, seed=100 * n) for n in range(3)]))
+    states = {f"b={b}": torch.randn(12, tiny.TARGET, generator=torch.Generator().manual_seed(b)) for b in range(5)}
+    work = replace(work, bench=replace(work.bench, computed=tuple(s.with_planes(states) for s in work.bench.sequences)), claimed=(1, 2, 3))
+    found = study.damage(work, None)
+    assert {"as they should be", "one of 2 tensor-parallel slices", "divided by 8 ranks", "without the residual", "at unit root mean square"} <= set(found)
+    assert "after the final norm" not in found, "its weight is not at hand"
 
 
 def test_dumps_that_are_not_evaluated_are_named(case):

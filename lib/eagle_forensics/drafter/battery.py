@@ -63,16 +63,16 @@ def investigate(
     norm: FinalNorm | None = None, rope: Sequence[Rope] = (), settled: Callable[[WiringResult], bool] = lambda trained: False,
     screen_tokens: int = SCREEN_TOKENS, progress: Callable[[str], None] | None = None,
 ) -> list[WiringResult]:
-    """Which wiring fits, best first: every order and every single departure from the contract; unless the contract wins clearly and
-    `settled` says that it explains what is known of the training, every two departures at once; then whatever departs once more from
-    the best, until nothing better is found. `extra`: planes beside the dump's, tried in every order but not in pairs."""
+    """Which wiring fits, best first: every order and every single departure from the contract; unless the contract is best and `settled`
+    says that it explains what is known of the training, every two departures at once; then whatever departs once more from the best,
+    until nothing better is found. `extra`: planes beside the dump's, tried in every order but not in pairs."""
     def run(wirings: Sequence[Wiring]) -> list[WiringResult]:
         return run_battery(drafter, sequences, wirings, steps, norm=norm, screen_tokens=screen_tokens, keep=[contract], rounds=ROUNDS, progress=progress)
 
     single = standard_battery(drafter, trained, (*slots, *extra), norm=norm, rope=rope)
     contract = single[0]
     found = run(single)
-    if _clear(found) and found[0].wiring.name == "trained" and settled(found[0]):
+    if found[0].wiring.name == "trained" and settled(found[0]):
         return found
     found = _joined(run([*(r.wiring for r in found if r.complete), *pairs(drafter, trained, slots, norm=norm)]), found)
     for _ in range(ROUNDS - 2):
@@ -117,15 +117,10 @@ def run_battery(
     return final + [r for _, gone in reversed(dropped) for r in gone]
 
 
-def _clear(found: Sequence[WiringResult]) -> bool:
-    """Whether the best fits better than every other wiring a server can feed."""
-    honest = [r for r in found if not r.wiring.leaks]
-    return all(r.difference.high < 0 for r in honest[1:])
-
-
 def _joined(new: Sequence[WiringResult], old: Sequence[WiringResult]) -> list[WiringResult]:
     """The new results, and of the old ones what was not measured again: they were dropped against an earlier best."""
-    return [*new, *(r for r in old if not any(r.wiring.same_feed(n.wiring) for n in new))]
+    every = [*new, *(r for r in old if not any(r.wiring.same_feed(n.wiring) for n in new))]
+    return sorted(every, key=lambda r: (r.wiring.leaks, not r.complete, -r.difference.value))
 
 
 def _stages(sequences: Sequence[Recorded], screen_tokens: int) -> list[tuple[int, int]]:

@@ -109,7 +109,7 @@ def _contract_is_best(common: dict[str, Any], trained: WiringResult, honest: Seq
         why = "proposes the same token everywhere" if rival.equal_to_best else f"cannot be told from it on {rival.n} tokens: {interval_text(rival.difference)}"
         return Finding(**common, status=Status.INCONCLUSIVE, next_step=tokens_needed(rival.difference),
                        statement=f"The trained wiring is best of {tried}, but {rival.label} {why}{_more(open_ones[1:])}.")
-    rival = next((r for r in honest[1:] if not apart(r)), honest[1])
+    rival = max((r for r in honest[1:] if not apart(r)), key=lambda r: r.difference.value, default=honest[1])
     aside = "".join(f" {r.label} cannot be told from it ({interval_text(r.difference)}): {tokens_needed(r.difference)}." for r in alive[1:] if apart(r))
     return Finding(**common, status=Status.PASS, statement=(
         f"Of {tried} wirings the trained one is best: {trained.label}, step 1 right on {percent(trained.accuracy[0])} of {trained.n} tokens; "

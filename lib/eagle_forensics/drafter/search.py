@@ -18,7 +18,7 @@ from eagle_forensics.drafter.model import Drafter
 from eagle_forensics.drafter.recorded import ZERO, Recorded, spans
 from eagle_forensics.drafter.wiring import Wiring, evaluate_all
 
-BEAM = 4
+BEAM = 3
 """Partial choices kept while the blocks are filled."""
 ROWS = 8
 """Response positions of each sequence that the search reads."""
