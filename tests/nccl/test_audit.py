@@ -69,6 +69,17 @@ def test_further_rules(env, code):
     assert [i.code for i in audit(env, Host(nccl="2.27.5", link="pcie"))] == [code]
 
 
+@pytest.mark.parametrize(("value", "release", "forced"), [
+    ("^LL", "2.27.5", True), ("^Simple", "2.27.5", True), ("^simple,ll", "2.21.5", True), ("^", "2.27.5", True), ("allreduce:^LL", "2.27.5", True),
+    ("^LL;allreduce:LL,Simple", "2.27.5", True), ("LL,ll127,LL128", "2.21.5", True), ("^LL128", "2.27.5", False), ("^ll128,LL", "2.21.5", False),
+    ("allreduce:^LL128,Simple", "2.27.5", False), ("LL,Simple", "2.27.5", False), ("^LL;" + ";".join(f"{f}:LL,Simple" for f in ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")), "2.27.5", False),
+])
+def test_an_exclusion_forces_what_it_does_not_name(value, release, forced):
+    for link, severity in (("pcie", "error"), (None, "warn"), ("nvlink", None)):
+        found = [i.severity for i in audit({"NCCL_PROTO": value}, Host(nccl=release, link=link)) if i.code == "LL128_ON_PCIE"]
+        assert found == ([severity] if forced and severity else [])
+
+
 def test_range_depends_on_the_release():
     assert [i.code for i in audit({"NCCL_MAX_CTAS": "48"}, Host(nccl="2.21.5"))] == ["RANGE"]
     assert audit({"NCCL_MAX_CTAS": "48"}, Host(nccl="2.25.1")) == ()

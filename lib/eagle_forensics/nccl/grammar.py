@@ -110,7 +110,7 @@ def selection(name: str, value: str, release: tuple[int, ...] | None, link: str 
         for token, why in bad:
             effect = "NCCL aborts with ncclInvalidUsage" if modern else "it is ignored without a message"
             yield Issue("ALGO_UNKNOWN_TOKEN", ERROR, name, f"{token!r} {why}: {effect}", f"Use one of {', '.join(_known(name, release))}.")
-        if bad:
+        if bad and modern:
             continue
         for f in [function] if colon else rules()["functions"]:
             chosen[f] = tokens
@@ -124,11 +124,11 @@ def selection(name: str, value: str, release: tuple[int, ...] | None, link: str 
 
 
 def _protocols(name: str, value: str, chosen: dict[str, set[str]], link: str | None) -> Iterator[Issue]:
-    forced = "ll128" in re.findall(r"\w+", value.lower()) and not any(e.rpartition(":")[2].strip().startswith("^") for e in value.split(";"))
-    if forced and link in ("pcie", None):
+    if any("ll128" in tokens for tokens in chosen.values()) and link in ("pcie", None):
         where = "on PCIe" if link else "on a link that is not known to be NVLink"
-        yield Issue("LL128_ON_PCIE", ERROR if link else WARN, name, f"LL128 forced {where}: it relies on 128-byte stores staying whole and can corrupt "
-                     "data silently", "Leave LL128 out; for decode sizes LL is the low-latency protocol.")
+        how = "" if "ll128" in value.lower() else f" ({value!r} switches every protocol on that it does not name)"
+        yield Issue("LL128_ON_PCIE", ERROR if link else WARN, name, f"LL128 forced {where}{how}: it relies on 128-byte stores staying whole and can corrupt "
+                     "data silently", "Leave LL128 out, or name it after ^; for decode sizes LL is the low-latency protocol.")
     if any(tokens == {"ll"} for tokens in chosen.values()):
         yield Issue("PROTO_LL_LARGE", WARN, name, "LL alone also serves large messages (prefill) at half the bandwidth, and NVLS, which needs Simple, is off",
                      "Prefer the narrow form allreduce:LL,Simple (2.24 or later), or a tuner file by size; measure prefill as well.")
