@@ -17,7 +17,8 @@ SCORE_ELEMENTS = 1 << 24
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (x * torch.rsqrt(size.square_().div_(x.shape[-1]).add_(eps))).mul_(weight)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

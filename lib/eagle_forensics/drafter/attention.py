@@ -131,12 +131,12 @@ def attend(q: torch.Tensor, keys: tuple[torch.Tensor, torch.Tensor], own: Sequen
             part = slice(low, min(low + rows, end))
             seen = torch.arange(start, int(at[part].max()) + 1)
             k, v = (x[start:start + len(seen)].transpose(0, 1) for x in keys)
-            query = (q[part] * scale).unflatten(1, (groups, -1)).transpose(0, 1)
-            scores = (query.flatten(1, 2) @ k.transpose(1, 2)).unflatten(1, query.shape[1:3])
-            future = (seen > at[part, None]).to(q.device)
-            scores.masked_fill_(future[:, None], float("-inf"))
+            query = q[part].unflatten(1, (groups, -1)).transpose(0, 1)  # [NKV, rows, NH / NKV, D]
+            future = torch.zeros(part.stop - low, len(seen), dtype=q.dtype).masked_fill_(seen > at[part, None], float("-inf")).to(q.device)
+            unseen = future.repeat_interleave(query.shape[2], 0)
+            scores = torch.baddbmm(unseen.expand(groups, -1, -1), query.flatten(1, 2), k.transpose(1, 2), alpha=scale).unflatten(1, query.shape[1:3])
             if own:
-                mine = torch.stack([(query * dk[part].transpose(0, 1)[:, :, None]).sum(-1) for dk, _ in own], -1)
+                mine = torch.stack([torch.einsum("grhd,grd->grh", query, dk[part].transpose(0, 1)) for dk, _ in own], -1) * scale
                 weights = torch.cat((scores, mine), -1).softmax(-1)
             else:
                 weights = scores.softmax(-1)
