@@ -18,7 +18,7 @@ import torch
 import yaml
 from safetensors.torch import save
 
-from eagle_forensics.acceptance import findings as acceptance
+from eagle_forensics.acceptance import findings_checks, findings_cost
 from eagle_forensics.acceptance.runs import runs
 from eagle_forensics.case import load_case
 from eagle_forensics.config import checkpoint, checks
@@ -168,7 +168,11 @@ def _inspection(folder: Path) -> None:
 
 def _acceptance(folder: Path) -> None:
     frame = read_measurements(folder / "runs.csv")
-    acceptance.evaluate(runs(frame), problems=tuple(frame.attrs.get("problems", ())), configured_steps=3)
+    found = runs(frame)
+    findings_checks.definition(found, tuple(frame.attrs.get("problems", ())))
+    for check in (findings_checks.confounded, findings_checks.sanity, findings_cost.ceiling, findings_cost.steps):
+        check(found)
+    findings_cost.steps(found, 3)
 
 
 def _arguments(engine: str, version: str) -> Callable[[Path], None]:

@@ -10,11 +10,11 @@ from eagle_forensics.acceptance import counters, sanity
 from eagle_forensics.acceptance.live import Measurement
 from eagle_forensics.acceptance.paired import Speed, server_differences
 from eagle_forensics.acceptance.sanity import Divergence
+from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.engines.metrics import accept_rate_to_accept_length, rate_agrees
 from eagle_forensics.evidence.acceptance_log import Window
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
-NOTEBOOK = "04_accept_length"
 MOST_DEGENERATE = 0.5
 """Share of answers behind the gates from which a run says nothing; of 982 real greedy answers of a small model 5 % are."""
 UNIT = "tokens per verify round"

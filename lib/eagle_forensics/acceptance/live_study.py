@@ -21,6 +21,7 @@ from eagle_forensics.acceptance.paired import Speed, speed
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.sanity import Divergence
 from eagle_forensics.acceptance.transport import Failure, Patience
+from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.acceptance_log import Window, read_acceptance_log
 from eagle_forensics.evidence.records import EvidenceError
@@ -69,7 +70,7 @@ def begin(case: Case, folder: Path, *, launch: str | None = None, launch_baselin
     """
     urls = {SPECULATION: case.serving.url, BASELINE: case.serving.baseline_url}
     commands = {SPECULATION: launch, BASELINE: launch_baseline}
-    common = {"id": "acceptance.live", "question": "What accept length does the live server reach?", "notebook": live_findings.NOTEBOOK}
+    common = {"id": "acceptance.live", "question": "What accept length does the live server reach?", "notebook": NOTEBOOK}
     if not urls[SPECULATION] and not launch:
         return LiveWork({}, opening=(Finding(**common, status=Status.SKIPPED, statement="Not measured: the case names no live server and no launch command was given.",
                                              next_step="Set serving.url (and serving.baseline_url), or give launch commands."),))

@@ -15,6 +15,7 @@ from eagle_forensics import stats
 from eagle_forensics.acceptance.confounds import compare
 from eagle_forensics.acceptance.estimators import sampling_half_width
 from eagle_forensics.acceptance.runs import Run
+from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 FEW_ROUNDS = 100
@@ -25,7 +26,7 @@ PROMPTS = frozenset({"prompts_hash"})
 
 def rendering(runs: Sequence[Run]) -> Finding:
     """`data.template` where two runs differ in nothing but the rendered prompts of one dataset, and in their acceptance."""
-    common: dict[str, Any] = {"id": "acceptance.rendering", "notebook": "04_accept_length", "question": "Were the compared runs measured on the same rendered prompts?",
+    common: dict[str, Any] = {"id": "acceptance.rendering", "notebook": NOTEBOOK, "question": "Were the compared runs measured on the same rendered prompts?",
                               "unit": "share of drafts accepted"}
     speculative = [r for r in runs if r.is_speculative and _share(r) is not None]
     if len(speculative) < 2:

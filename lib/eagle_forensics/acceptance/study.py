@@ -9,9 +9,18 @@ from typing import Any
 import pandas as pd
 
 from eagle_forensics import stats
-from eagle_forensics.acceptance import cost, figures, findings, prediction, rendering
+from eagle_forensics.acceptance import (
+    cost,
+    figures,
+    findings_checks,
+    findings_cost,
+    findings_prediction,
+    prediction,
+    rendering,
+)
 from eagle_forensics.acceptance.ceiling import ceilings
 from eagle_forensics.acceptance.runs import Run, runs
+from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.measurements import read_measurements
 from eagle_forensics.evidence.records import EvidenceError
@@ -35,7 +44,7 @@ class Work:
 
 def begin(case: Case, *, predicted: Mapping[str, Any] | None, layers: Mapping[str, Any] | None, arguments: Mapping[str, Any] | None) -> Work:
     """Read the measurements. `predicted`, `layers`: records of notebooks 02 and 01; `arguments`: effective launch arguments."""
-    common = {"id": "acceptance.evidence", "question": QUESTION, "notebook": findings.NOTEBOOK}
+    common = {"id": "acceptance.evidence", "question": QUESTION, "notebook": NOTEBOOK}
     steps = (arguments or {}).get("num_steps")
     if case.measurements is None:
         return Work((), None, (), predicted, steps, (Finding(
@@ -62,7 +71,7 @@ def table(work: Work) -> pd.DataFrame | None:
 def predicted_against_measured(work: Work) -> list[Finding]:
     """The live accept length against the prediction of notebook 02."""
     served = (work.predicted or {}).get("served_wiring")
-    return [findings.prediction(work.runs, work.predicted, served=served)] if work.runs else []
+    return [findings_prediction.prediction(work.runs, work.predicted, served=served)] if work.runs else []
 
 
 def prediction_picture(work: Work) -> Any:
@@ -75,7 +84,7 @@ def prediction_picture(work: Work) -> Any:
 
 def ceiling(work: Work) -> list[Finding]:
     """Can speculation win at all at this cost?"""
-    return [findings.ceiling(work.runs, work.predicted)] if work.runs else []
+    return [findings_cost.ceiling(work.runs, work.predicted)] if work.runs else []
 
 
 def ceiling_picture(work: Work) -> Any:
@@ -85,7 +94,7 @@ def ceiling_picture(work: Work) -> Any:
 
 def steps(work: Work) -> list[Finding]:
     """Which number of steps pays?"""
-    return [findings.steps(work.runs, work.configured_steps)] if work.runs else []
+    return [findings_cost.steps(work.runs, work.configured_steps)] if work.runs else []
 
 
 def steps_picture(work: Work) -> Any:
@@ -104,7 +113,7 @@ def checks(work: Work) -> list[Finding]:
     """Definitions, comparability, rendering of the prompts, sanity of the text."""
     if not work.runs:
         return []
-    return [findings.definition(work.runs, work.problems), findings.confounded(work.runs), rendering.rendering(work.runs), findings.sanity(work.runs)]
+    return [findings_checks.definition(work.runs, work.problems), findings_checks.confounded(work.runs), rendering.rendering(work.runs), findings_checks.sanity(work.runs)]
 
 
 def record(work: Work) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""The measured accept length against the prediction: whom a match accuses, and when it only abstains."""
+
+import pytest
+
+from eagle_forensics.acceptance import findings_prediction as f
+from eagle_forensics.acceptance.runs import runs
+from eagle_forensics.finding import Status
+from tests.acceptance.tables import PREDICTED, live
+
+
+def test_live_below_prediction_and_on_the_served_wiring_is_the_proof():
+    found = f.prediction(runs(live(1.098)), PREDICTED, served="embedding first", wiring_faults={"embedding first": "wiring.layer-offset"})
+    assert (found.status, found.fault) == (Status.FAIL, "wiring.layer-offset")
+    assert "meets embedding first" in found.statement and "2.06" in found.predicted_effect
+    assert "notebooks 01 to 03" in found.remedy
+    assert f.prediction(runs(live(1.098)), PREDICTED).status is Status.INCONCLUSIVE, "a match alone accuses nobody"
+
+
+def test_a_met_prediction_passes_and_says_what_it_cannot_exclude():
+    clear = f.prediction(runs(live(2.09)), PREDICTED)
+    assert clear.status is Status.PASS and "exclude" not in clear.statement
+    near = f.prediction(runs(live(2.02)), PREDICTED)
+    assert near.status is Status.PASS and "does not exclude one boundary down" in near.statement
+    assert f.prediction(runs(live(2.02)), PREDICTED, served="one boundary down").status is Status.INCONCLUSIVE
+
+
+def test_several_matching_wirings_are_a_candidate_set_unless_the_served_one_is_known():
+    either = runs(live(1.95))
+    assert f.prediction(either, PREDICTED).status is Status.INCONCLUSIVE
+    known = f.prediction(either, PREDICTED, served="one boundary down")
+    assert known.status is Status.FAIL and known.competitor.fault == "b and a swapped" and "does not reject" in known.competitor.why_rejected
+    assert f.prediction(either, PREDICTED, served="embedding first").status is Status.INCONCLUSIVE
+
+
+def test_no_matching_wiring_and_a_better_figure_accuse_nobody():
+    assert f.prediction(runs(live(1.5)), PREDICTED).status is Status.INCONCLUSIVE
+    better = f.prediction(runs(live(2.6)), PREDICTED)
+    assert better.status is Status.INCONCLUSIVE and not better.required
+
+
+def test_prediction_is_skipped_without_record_or_run():
+    assert f.prediction(runs(live(2.0)), None).status is Status.SKIPPED
+    assert f.prediction(runs(live(2.0, steps=7)), PREDICTED).status is Status.SKIPPED
+
+
+def test_a_record_of_another_form_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"steps\.3"):
+        f.prediction(runs(live(2.0)), {"steps": {"3": 2.0}})
