@@ -6,7 +6,7 @@ import pytest
 
 from eagle_forensics.acceptance import counters
 from eagle_forensics.acceptance.clients import Choice, Sampling, connect
-from eagle_forensics.acceptance.transport import KEY_VARIABLE, Failure, Patience, Transport
+from eagle_forensics.evidence.transport import KEY_VARIABLE, Failure, Patience, Transport
 from tests.acceptance.pretend import pretending
 
 FAST = Patience(connect_s=5, silence_s=10, total_s=20, busy_tries=2, busy_wait_s=0.01)

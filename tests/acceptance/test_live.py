@@ -11,10 +11,10 @@ import pytest
 from eagle_forensics.acceptance import live, live_findings, live_study, paired
 from eagle_forensics.acceptance.clients import Sampling, Transport, connect
 from eagle_forensics.acceptance.counters import Acceptance
-from eagle_forensics.acceptance.transport import KEY_VARIABLE, Failure, Patience
 from eagle_forensics.acceptance.workload import Prompt, render
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.acceptance_log import Window
+from eagle_forensics.evidence.transport import KEY_VARIABLE, Failure, Patience
 from eagle_forensics.finding import Status
 from tests.acceptance.pretend import pretending
 

@@ -12,6 +12,7 @@ import pytest
 
 from eagle_forensics.evidence import live
 from eagle_forensics.evidence.live import LiveError, read_live
+from eagle_forensics.evidence.transport import KEY_VARIABLE, Patience
 from tests.evidence.servers import answering
 
 INFO = json.loads((Path(__file__).parent / "data" / "server_info_sglang_0.5.23.json").read_text())
@@ -94,7 +95,7 @@ def test_a_server_that_does_not_answer_as_it_should(replies, said):
 
 @pytest.mark.parametrize("hang", [lambda handler: time.sleep(1.5), dribble], ids=["silent", "dribbling"])
 def test_a_server_that_never_ends_is_left(monkeypatch, hang):
-    monkeypatch.setattr(live.get, "__kwdefaults__", {"limit_s": 0.4, "most": live.MAX_REPLY})
+    monkeypatch.setattr(live, "PATIENCE", Patience(total_s=0.4))
     began = time.perf_counter()
     with answering({"/server_info": hang}) as (url, _), pytest.raises(LiveError, match=r"no whole reply within 0\.4 s"):
         read_live(url)
@@ -112,6 +113,21 @@ def test_only_the_server_is_asked_whatever_the_environment_says(monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     with answering({"/server_info": INFO}) as (url, _):
         assert read_live(url).version == "0.5.23"
+
+
+def test_a_key_comes_from_the_environment_alone_and_is_not_shown(monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "sk-of-the-user")
+    sent = []
+
+    def keyed(handler):
+        sent.append(handler.headers.get("authorization"))
+        handler.send_response(403)
+        handler.send_header("content-length", "0")
+        handler.end_headers()
+
+    with answering({"/server_info": keyed}) as (url, _), pytest.raises(LiveError, match=KEY_VARIABLE) as caught:
+        read_live(url)
+    assert sent == ["Bearer sk-of-the-user"] and "sk-of" not in str(caught.value)
 
 
 def test_inside_the_event_loop_of_a_notebook():

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from eagle_forensics.acceptance.counters import Acceptance
-from eagle_forensics.acceptance.transport import Failure, Patience, Transport
 from eagle_forensics.evidence.environment import redacted
+from eagle_forensics.evidence.transport import Failure, Patience, Transport
 
 
 @dataclass(frozen=True)

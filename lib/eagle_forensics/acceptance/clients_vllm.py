@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eagle_forensics.acceptance import counters
 from eagle_forensics.acceptance.clients import Answer, Choice, Sampling, Server, digest, shown_arguments
-from eagle_forensics.acceptance.transport import Failure, Transport
+from eagle_forensics.evidence.transport import Failure, Transport
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "rounds": ("num_spec_steps",), "accepted": ("num_accepted_draft_tokens",), "proposed": ("num_draft_tokens",), "histogram": ("acceptance_histogram",)}

@@ -18,8 +18,8 @@ from eagle_forensics.acceptance import counters
 from eagle_forensics.acceptance.clients import Answer, Client, Sampling, Server
 from eagle_forensics.acceptance.counters import Acceptance
 from eagle_forensics.acceptance.estimators import from_histogram
-from eagle_forensics.acceptance.transport import Failure
 from eagle_forensics.acceptance.workload import Prompt, Workload
+from eagle_forensics.evidence.transport import Failure
 
 LOOK = 8
 """Answers between two looks at interval and identity, as the stopping rule was simulated."""

@@ -20,11 +20,11 @@ from eagle_forensics.acceptance.live import Measurement, Settings
 from eagle_forensics.acceptance.paired import Speed, speed
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.sanity import Divergence
-from eagle_forensics.acceptance.transport import Failure, Patience
 from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.acceptance_log import Window, read_acceptance_log
 from eagle_forensics.evidence.records import EvidenceError
+from eagle_forensics.evidence.transport import Failure, Patience
 from eagle_forensics.finding import Finding, Status
 
 SPECULATION, BASELINE = "speculation", "baseline"

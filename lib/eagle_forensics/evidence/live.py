@@ -1,8 +1,7 @@
 """A live server, asked about itself: `read_live(url)` gives its engine, version and the arguments that took effect.
 
-`get` is the one way to a server: only below the URL of the case, within a time and a size, no redirect, no proxy of the environment, and
-nothing of the reply kept but what is read out of it. Endpoints: SGLang `/server_info` (0.5.6 and later) and `/get_server_info` (all; deprecated),
-vLLM `/version`, `/v1/models`, and `/server_info?config_format=json` where it was started with VLLM_SERVER_DEV_MODE=1.
+Nothing of a reply is kept but what is read out of it. Endpoints: SGLang `/server_info` (0.5.6 and later) and `/get_server_info` (all;
+deprecated), vLLM `/version`, `/v1/models`, and `/server_info?config_format=json` where it was started with VLLM_SERVER_DEV_MODE=1.
 """
 
 from __future__ import annotations
@@ -11,18 +10,15 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eagle_forensics.evidence import configs
-from eagle_forensics.evidence.environment import USER_INFO
 from eagle_forensics.evidence.launch import read_effective, read_launch
 from eagle_forensics.evidence.records import EvidenceError, LaunchLine
+from eagle_forensics.evidence.transport import KEY_VARIABLE, Failure, Patience, Transport, shown
 
-if TYPE_CHECKING:
-    import httpx
-
-LIMIT_S = 5.0
-"""For one request from its first byte to its last: these replies are read from memory and take milliseconds."""
+PATIENCE = Patience(connect_s=5.0, silence_s=5.0, total_s=5.0, busy_tries=0)
+"""These replies are read from memory and take milliseconds."""
 MAX_REPLY = 4_000_000
 """Bytes; /server_info of SGLang 0.5.23 has 547 fields and 20 kB."""
 
@@ -56,67 +52,50 @@ def read_live(url: str) -> LiveServer:
         return apart.submit(asyncio.run, _ask(base, shown(base))).result()
 
 
-def shown(url: str) -> str:
-    """The URL without user and password."""
-    return USER_INFO.sub(r"\1", str(url)).split("?")[0].split("#")[0]
-
-
-async def get(client: httpx.AsyncClient, url: str, *, limit_s: float = LIMIT_S, most: int = MAX_REPLY) -> tuple[int, bytes]:
-    """Status and body of one GET; the body is empty unless the status is 200. LiveError for no reply, a late one, one that is too long, or a redirect."""
-    import httpx
-
-    where, body = shown(url), bytearray()
-    try:
-        async with asyncio.timeout(limit_s), client.stream("GET", url, headers={"accept-encoding": "identity"}) as reply:
-            if reply.is_redirect:
-                raise LiveError(f"{where}: redirects elsewhere (status {reply.status_code}), which is not followed: only the URL of the case is contacted. "
-                                "Name the server itself in `serving.url`.")
-            if reply.status_code == 200:
-                async for part in reply.aiter_raw():
-                    body += part
-                    if len(body) > most:
-                        raise LiveError(f"{where}: more than {most} bytes; expected a server's description of itself. Is this another service?")
-            return reply.status_code, bytes(body)
-    except TimeoutError:
-        raise LiveError(f"{where}: no whole reply within {limit_s:g} s. Is the server busy starting, or another service? Try it with curl, then run again.") from None
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        if isinstance(error, EvidenceError):
-            raise
-        raise LiveError(f"{where}: no answer ({' '.join(str(error).split())[:160] or type(error).__name__}). Start the server, correct `serving.url`, "
-                        "or save the reply of /server_info as a file and name it in `serving.log`.") from None
-
-
-def client() -> httpx.AsyncClient:
-    """A client that follows no redirect and takes neither proxies nor credentials from the environment."""
-    import httpx
-
-    return httpx.AsyncClient(follow_redirects=False, trust_env=False, timeout=LIMIT_S)
-
-
 async def _ask(base: str, where: str) -> LiveServer:
-    async with client() as http:
+    try:
+        transport = Transport(base, PATIENCE, most=MAX_REPLY)
+    except Failure as failure:
+        raise _error(where, failure) from None
+    async with transport:
         for path in ("/server_info", "/get_server_info"):
-            reply = await _object(http, base, f"{path}?config_format=json" if path == "/server_info" else path)
+            reply = await _object(transport, where, f"{path}?config_format=json" if path == "/server_info" else path)
             if reply is not None:
                 return _vllm_config(where, reply, path) if "vllm_config" in reply else _sglang(where, reply, path)
-        version, models = await _object(http, base, "/version"), await _object(http, base, "/v1/models")
+        version, models = await _object(transport, where, "/version"), await _object(transport, where, "/v1/models")
     if version is None or not isinstance(version.get("version"), str):
         raise LiveError(f"{where}: answers, but has neither /server_info (SGLang) nor /version (vLLM). Is `serving.url` the address of the server itself?")
     return LiveServer(where, "vllm", version["version"][:60], _served_model(models, where), None, "/version", (
         "vLLM tells its arguments only with VLLM_SERVER_DEV_MODE=1 (/server_info); name its log in `serving.log`.",))
 
 
-async def _object(http: httpx.AsyncClient, base: str, path: str) -> dict[str, Any] | None:
+async def _object(transport: Transport, base: str, path: str) -> dict[str, Any] | None:
     """The JSON object at a path; None where the server has no such endpoint."""
-    status, body = await get(http, base + path)
-    where = shown(base + path)
-    if status in (404, 405):
-        return None
-    if status in (401, 403):
-        raise LiveError(f"{where}: asks for a key (status {status}), and this suite sends none. Save the reply as a file and name it in `serving.log`.")
-    if status != 200:
-        raise LiveError(f"{where}: status {status}; expected 200. Look into the server's log, then run again.")
-    return configs.parse_object(body, where)
+    where = base + path.split("?")[0]
+    try:
+        return configs.parse_object(await transport.content("GET", path), where)
+    except Failure as failure:
+        if failure.status in (404, 405):
+            return None
+        raise _error(where, failure) from None
+
+
+def _error(where: str, failure: Failure) -> LiveError:
+    if failure.status in (401, 403):
+        return LiveError(f"{where}: asks for a key (status {failure.status}). Put it into the environment variable {KEY_VARIABLE}, or save the reply as a "
+                         "file and name it in `serving.log`.")
+    match failure.kind:
+        case "redirect":
+            return LiveError(f"{where}: redirects elsewhere (status {failure.status}), which is not followed: only the URL of the case is contacted. "
+                             "Name the server itself in `serving.url`.")
+        case "large":
+            return LiveError(f"{where}: more than {MAX_REPLY} bytes; expected a server's description of itself. Is this another service?")
+        case "hang":
+            return LiveError(f"{where}: no whole reply within {PATIENCE.total_s:g} s. Is the server busy starting, or another service? Try it with curl, then run again.")
+        case "status" | "busy":
+            return LiveError(f"{where}: status {failure.status}; expected 200. Look into the server's log, then run again.")
+    return LiveError(f"{where}: no answer ({str(failure)[:160]}). Start the server, correct `serving.url`, or save the reply of /server_info as a file and "
+                     "name it in `serving.log`.")
 
 
 def _sglang(where: str, reply: Mapping[str, Any], path: str) -> LiveServer:

@@ -1,4 +1,4 @@
-"""One HTTP connection pool to one server: no redirects, no proxies, every wait bounded, every failure named.
+"""The one way to a server: a connection pool without redirects and proxies, every wait and every answer bounded, every failure named.
 
 Only paths below the given URL are asked. An API key comes from the environment variable `KEY_VARIABLE` alone, is sent as a
 bearer token and appears in no text.
@@ -16,11 +16,16 @@ from typing import Any
 
 import httpx
 
-from eagle_forensics.evidence.live import shown
+from eagle_forensics.evidence.environment import USER_INFO
 
 KEY_VARIABLE = "EAGLE_FORENSICS_API_KEY"
 MAX_BODY = 64 << 20
 """Bytes of one answer; the largest useful one (/metrics, /server_info) has a few hundred KiB."""
+
+
+def shown(url: str) -> str:
+    """The URL without user, password and query."""
+    return USER_INFO.sub(r"\1", str(url)).split("?")[0].split("#")[0]
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Patience:
 
 
 class Failure(Exception):
-    """An answer that did not come. `kind`: `down`, `hang`, `busy`, `status`, `redirect`, `malformed`."""
+    """An answer that did not come. `kind`: `down`, `hang`, `busy`, `status`, `redirect`, `large`, `malformed`."""
 
     def __init__(self, kind: str, text: str, status: int | None = None) -> None:
         super().__init__(text)
@@ -47,14 +52,19 @@ class Failure(Exception):
 
 
 class Transport:
-    """Requests to one base URL. Use as an async context manager."""
+    """Requests to one base URL. Use as an async context manager. Failure for a URL that is none."""
 
-    def __init__(self, url: str, patience: Patience | None = None, *, connections: int = 64) -> None:
-        self.patience = patience or Patience()
+    def __init__(self, url: str, patience: Patience | None = None, *, connections: int = 64, most: int = MAX_BODY) -> None:
+        self.patience, self._most = patience or Patience(), most
         self.url = shown(url).rstrip("/")
         """The URL as it may be shown: user and password are left out."""
-        headers = {"authorization": f"Bearer {key}"} if (key := os.environ.get(KEY_VARIABLE)) else {}
-        address = httpx.URL(str(url).rstrip("/"))
+        headers = {"accept-encoding": "identity"}
+        if key := os.environ.get(KEY_VARIABLE):
+            headers["authorization"] = f"Bearer {key}"
+        try:
+            address = httpx.URL(str(url).rstrip("/"))
+        except httpx.InvalidURL as error:
+            raise Failure("down", f"not a URL ({error})") from None
         wait = httpx.Timeout(self.patience.silence_s, connect=self.patience.connect_s, pool=None)
         self._http = httpx.AsyncClient(
             base_url=address.copy_with(userinfo=b""), auth=(address.username, address.password) if address.userinfo else None, headers=headers,
@@ -67,10 +77,14 @@ class Transport:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def text(self, method: str, path: str, body: Any = None) -> str:
+    async def content(self, method: str, path: str, body: Any = None) -> bytes:
         """The body of a 200 answer. Failure for everything else."""
         async with self._answer(method, path, body) as answer:
-            return (await self._read(answer, path)).decode("utf-8", "replace")
+            return await self._read(answer, path)
+
+    async def text(self, method: str, path: str, body: Any = None) -> str:
+        """The body of a 200 answer as text."""
+        return (await self.content(method, path, body)).decode("utf-8", "replace")
 
     async def json(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON of a 200 answer. Failure for everything else, also for text that is none."""
@@ -87,8 +101,8 @@ class Transport:
             try:
                 async for piece in answer.aiter_bytes():
                     size += len(piece)
-                    if size > 16 * MAX_BODY:
-                        raise Failure("malformed", f"{path} streamed more than {16 * MAX_BODY >> 20} MiB")
+                    if size > 16 * self._most:
+                        raise Failure("large", f"{path} streamed more than {16 * self._most} bytes")
                     *events, rest = (rest + piece).split(b"\n\n")
                     for event in events:
                         data = event.strip().removeprefix(b"data:").strip()
@@ -131,12 +145,12 @@ class Transport:
         return Failure(kind, f"{path} answered {status}" + (f": {said}" if said else ""), status)
 
     async def _read(self, answer: httpx.Response, path: str) -> bytes:
-        body = b""
+        body = bytearray()
         async for piece in answer.aiter_bytes():
             body += piece
-            if len(body) > MAX_BODY:
-                raise Failure("malformed", f"{path} answered more than {MAX_BODY >> 20} MiB")
-        return body
+            if len(body) > self._most:
+                raise Failure("large", f"{path} answered more than {self._most} bytes")
+        return bytes(body)
 
 
 def _failure(error: httpx.HTTPError, path: str) -> Failure:
