@@ -13,7 +13,7 @@ from eagle_forensics.acceptance.clients import Sampling, Transport, connect
 from eagle_forensics.acceptance.counters import Acceptance
 from eagle_forensics.acceptance.workload import Prompt, render
 from eagle_forensics.case import Case
-from eagle_forensics.evidence.acceptance_log import Window
+from eagle_forensics.evidence.decode_log import Window
 from eagle_forensics.evidence.transport import KEY_VARIABLE, Failure, Patience
 from eagle_forensics.finding import Status
 from tests.acceptance.pretend import pretending

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from eagle_forensics.evidence.decode_log import read_decode_log
 from eagle_forensics.evidence.nccl_logs import read_nccl_log
 from eagle_forensics.evidence.nccl_tests import read_nccl_tests
 from eagle_forensics.evidence.nccl_traces import read_trace
@@ -25,12 +26,14 @@ BYTES = 64_000_000
 
 def figures() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        log, trace, table = Path(folder) / "n.log", Path(folder) / "t.json", Path(folder) / "t.txt"
+        log, trace, table, server = (Path(folder) / name for name in ("n.log", "t.json", "t.txt", "s.log"))
         _log(log)
         _trace(trace)
         _table(table, log)
+        _server(server)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        speed = {"nccl.parse_mb_per_s": _speed(read_nccl_log, log), "nccl.trace_mb_per_s": _speed(read_trace, trace), "nccl.tests_mb_per_s": _speed(read_nccl_tests, table)}
+        speed = {"nccl.parse_mb_per_s": _speed(read_nccl_log, log), "nccl.trace_mb_per_s": _speed(read_trace, trace), "nccl.tests_mb_per_s": _speed(read_nccl_tests, table),
+                 "nccl.decode_log_mb_per_s": _speed(read_decode_log, server)}
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
         lines = _speed(_iterate, log)
         return {**speed, "nccl.parse_vs_lines": speed["nccl.parse_mb_per_s"] / lines, "nccl.trace_vs_lines": speed["nccl.trace_mb_per_s"] / _speed(_iterate, trace),
@@ -106,3 +109,13 @@ def _table(file: Path, log: Path) -> None:
 
 if __name__ == "__main__":
     print(figures())
+
+
+def _server(file: Path) -> None:
+    """A server's log: three answers, two prefills and a decode line in turn."""
+    answer = '[2026-05-05 06:16:47] INFO:     127.0.0.1:30111 - "POST /generate HTTP/1.1" 200 OK\n'
+    prefill = "[2026-05-05 06:16:47 TP0] Prefill batch, #new-seq: 1, #new-token: 512, #cached-token: 0, token usage: 0.01, #running-req: 1, #queue-req: 0, cuda graph: False\n"
+    decode = ("[2026-05-05 06:16:47 TP0] Decode batch, #running-req: 1, #token: 420, token usage: 0.01, accept len: 1.80, accept rate: 0.30, cuda graph: True, "
+              "gen throughput (token/s): 54.80, #queue-req: 0\n")
+    block = answer * 3 + prefill * 2 + decode
+    file.write_text(block * (BYTES // len(block)))

@@ -12,7 +12,7 @@ from eagle_forensics.acceptance.paired import Speed, server_differences
 from eagle_forensics.acceptance.sanity import Divergence
 from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.engines.metrics import accept_rate_to_accept_length, rate_agrees
-from eagle_forensics.evidence.acceptance_log import Window
+from eagle_forensics.evidence.decode_log import Window
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 MOST_DEGENERATE = 0.5

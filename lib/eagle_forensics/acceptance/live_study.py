@@ -22,7 +22,7 @@ from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.sanity import Divergence
 from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.case import Case
-from eagle_forensics.evidence.acceptance_log import Window, read_acceptance_log
+from eagle_forensics.evidence.decode_log import Window, read_decode_log
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.transport import Failure, Patience
 from eagle_forensics.finding import Finding, Status
@@ -85,7 +85,7 @@ def begin(case: Case, folder: Path, *, launch: str | None = None, launch_baselin
                     urls[label] = server.url
             found = _wait(_measure({k: str(u) for k, u in urls.items() if u}, work, settings, folder, patience, progress))
         log = folder / f"{SPECULATION}.log" if launch else case.serving.log
-        return replace(found, windows=read_acceptance_log(log) if log else ())
+        return replace(found, windows=read_decode_log(log).speculative if log else ())
     except (EvidenceError, Failure, ValueError, serve.ServeError) as error:
         return LiveWork({}, opening=(Finding(**common, status=Status.ERROR, statement=" ".join(str(error).split()),
                                              next_step="Start the server or correct its URL or command, then run again."),))

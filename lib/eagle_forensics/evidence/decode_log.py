@@ -1,30 +1,63 @@
-"""SGLang's own decode lines in a server log: how long a round takes, what it yields, and whether it replays a CUDA graph.
+"""What an engine's log prints while it decodes: one record a line, in the log's own figures, and the rounds they add up to.
 
     Decode batch, #running-req: 1, #token: 420, token usage: 0.01, accept len: 1.80, accept rate: 0.30, cuda graph: True,
     gen throughput (token/s): 54.80, #queue-req: 0
 
-Up to 0.5.3 a dot follows `Decode batch`. `accept len` counts the bonus token in every release; `accept rate` changed its meaning in
-0.5.11 and is not used here. A line covers the forwards since the line before (40 by default), so the first after an idle time is too
-slow. Source: scheduler_metrics_mixin.py of 0.5.9, scheduler_components/metrics_reporter.py:930-1030 of 0.5.23.
+A line is a window: it covers the forwards since the line before (40 by default), so the first after an idle time is too slow.
+`accept len` counts the bonus token in every release; what `accept rate` divides depends on the release (`engines.metrics`). SGLang up
+to 0.5.3 prints a dot after `Decode batch`, 0.5.4 a number; `accept rate` exists since 0.5.3.post2. A line counts only if it is whole.
+Sources: SGLang scheduler.py, scheduler_metrics_mixin.py and metrics_reporter.py of 0.4.6 to 0.5.23; vLLM v1/spec_decode/metrics.py
+("SpecDecoding metrics", both orders of its fields).
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from eagle_forensics.evidence.blocks import blocks
 from eagle_forensics.evidence.records import EvidenceError
 
-_LINE = re.compile(rb"Decode batch(?: \[\d{1,12}\])?[.,] #running-req: (\d{1,9}),([^\n]*)")
-_ACCEPT = re.compile(rb"accept len: (\d{1,6}\.\d{1,9})\b")
-_GRAPH = re.compile(rb"(cuda|cpu) graph: (True|False)")
-_SPEED = re.compile(rb"gen throughput \(token/s\): (\d{1,12}\.\d{1,9})\b")
-MOST = 200_000
-"""Lines whose figures are kept: two months of a server that logs twice a minute."""
+_REAL = rb"(\d{1,12}(?:\.\d{1,9})?)"
+_OTHER = rb"(?:(?!accept |[cnm]\w+ graph|gen )[^,:\[\n]++: [^,:\s\[]++, )*+"
+"""Fields that are not used, as `name: value, `; the start of another line is none."""
+_HEAD = rb"Decode batch(?: \[\d{1,12}\])?[.,] #running-req: "
+_SGLANG = re.compile(_HEAD + rb"(\d{1,9}), " + _OTHER + rb"(?:accept len: " + _REAL + rb", (?:accept rate: " + _REAL + rb", )?)?" + _OTHER
+                     + rb"(?:([cnm]\w+) graph: (True|False), )?gen throughput \(token/s\): " + _REAL + rb",")
+_BEGINS = re.compile(_HEAD)
+_VLLM = re.compile(rb"SpecDecoding metrics: ([^\n]*)")
+_FIELDS = {
+    "accept_length": re.compile(rb"Mean acceptance length: " + _REAL + rb"(?:,|\s*$)"), "rate": re.compile(rb"raft acceptance rate: " + _REAL + rb"%"),
+    "accepted": re.compile(rb"Accepted: (\d{1,15}) tokens"), "drafted": re.compile(rb"Drafted: (\d{1,15}) tokens"),
+    "survival": re.compile(rb"Per-position acceptance rate: ((?:[01]\.\d{1,9}(?:, )?)+)"),
+}  # fmt: skip
+MOST = 100_000
+"""Lines that are read: at one every ten seconds eleven days."""
+
+
+class Window(NamedTuple):
+    """One printed line."""
+
+    engine: str
+    accept_length: float | None
+    """Bonus token counted; None without speculation."""
+    rate: float | None = None
+    """As printed, as a share."""
+    tokens_per_second: float | None = None
+    """All running requests together."""
+    accepted: int | None = None
+    drafted: int | None = None
+    survival: tuple[float, ...] | None = None
+    running: int | None = None
+    """Requests in the batch; SGLang only."""
+    graph: str | None = None
+    """Kind of graph that the line speaks of: `cuda`, `cpu`, `npu`."""
+    replayed: bool | None = None
+    """Whether the last forward replayed one."""
 
 
 @dataclass(frozen=True)
@@ -49,40 +82,59 @@ class DecodeLines:
 
 @dataclass(frozen=True)
 class DecodeLog:
-    """All decode lines of a GPU server's log."""
+    """All decode lines of a server's log, in order."""
 
     path: Path
-    batches: tuple[DecodeLines, ...]
-    """By number of running requests, most lines first."""
+    windows: tuple[Window, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def speculative(self) -> tuple[Window, ...]:
+        """The windows that print an accept length."""
+        return tuple(w for w in self.windows if w.accept_length is not None)
+
+    @property
+    def batches(self) -> tuple[DecodeLines, ...]:
+        """Rounds on CUDA by number of running requests, most lines first; lines at rest, of a CPU server or of vLLM are none."""
+        found: dict[int, list[Window]] = {}
+        for w in self.windows:
+            if w.running and w.tokens_per_second and w.graph == "cuda":
+                found.setdefault(w.running, []).append(w)
+        return tuple(sorted((_lines(n, lines) for n, lines in found.items()), key=lambda b: -b.lines))
 
 
 def read_decode_log(path: str | Path) -> DecodeLog:
     """The decode lines of a log; none is an empty record. EvidenceError for a file that cannot be read."""
     path = Path(path)
-    accept: dict[int, list[float]] = {}
-    speed: dict[int, list[float]] = {}
-    graphs: Counter[tuple[int, bytes]] = Counter()
-    damaged = kept = 0
+    windows: list[Window] = []
+    damaged = 0
     try:
         for _, block in blocks(path):
-            for running, rest in _LINE.findall(block):
-                throughput, graph, length = _SPEED.search(rest), _GRAPH.search(rest), _ACCEPT.search(rest)
-                if not throughput or not graph:
-                    damaged += 1
-                    continue
-                if graph[1] == b"cpu" or not int(running) or not float(throughput[1]):
-                    continue
-                number = int(running)
-                graphs[number, graph[2]] += 1
-                if kept < MOST:
-                    kept += 1
-                    speed.setdefault(number, []).append(float(throughput[1]))
-                    accept.setdefault(number, []).extend([float(length[1])] if length else [])
+            whole = list(_windows(block))
+            damaged += len(_BEGINS.findall(block)) + len(_VLLM.findall(block)) - len(whole)
+            windows += whole
+            if len(windows) >= MOST:
+                break
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read ({error.strerror or error}). Correct `serving.log` in the case.") from None
-    batches = [DecodeLines(n, graphs[n, b"True"] + graphs[n, b"False"], graphs[n, b"True"], graphs[n, b"False"],
-                           median(accept[n]) if accept[n] else None, median(values)) for n, values in speed.items()]
-    notes = [f"{damaged} decode lines are cut and left out."] if damaged else []
-    notes += [f"Figures of the first {MOST} lines only; all are counted."] if kept == MOST else []
-    return DecodeLog(path, tuple(sorted(batches, key=lambda b: -b.lines)), tuple(notes))
+    notes = [f"{damaged} decode lines are cut, or two in one, and left out."] if damaged else []
+    notes += [f"Only the first {MOST} decode lines are read."] if len(windows) >= MOST else []
+    return DecodeLog(path, tuple(windows[:MOST]), tuple(notes))
+
+
+def _windows(block: bytes) -> Iterator[Window]:
+    for running, length, rate, graph, replayed, speed in _SGLANG.findall(block):
+        yield Window("sglang", float(length) if length else None, float(rate) if rate else None, float(speed), running=int(running),
+                     graph=graph.decode() or None, replayed=replayed == b"True" if replayed else None)
+    for text in _VLLM.findall(block):
+        at = {name: m[1] for name, pattern in _FIELDS.items() if (m := pattern.search(text))}
+        if "accept_length" in at:
+            yield Window("vllm", float(at["accept_length"]), float(at["rate"]) / 100 if "rate" in at else None, accepted=int(at["accepted"]) if "accepted" in at else None,
+                         drafted=int(at["drafted"]) if "drafted" in at else None, survival=tuple(map(float, filter(None, at.get("survival", b"").split(b", ")))) or None)
+
+
+def _lines(running: int, windows: list[Window]) -> DecodeLines:
+    lengths = [w.accept_length for w in windows if w.accept_length is not None]
+    replayed = sum(bool(w.replayed) for w in windows)
+    return DecodeLines(running, len(windows), replayed, len(windows) - replayed, median(lengths) if lengths else None,
+                       median(w.tokens_per_second for w in windows if w.tokens_per_second))
