@@ -44,6 +44,12 @@ def test_boundaries_of_the_dump_that_fit_best_pass():
     assert all(r.wiring.states[1:] == ("b=4", "b=6") for r in found.like_best), "the blocks that matter are settled"
 
 
+def test_from_a_known_choice_only_its_surroundings_are_searched():
+    near = search_boundaries(PLAIN, planted_at((6, 0, 3)), BOUNDARIES, 2, like=ANY, start=(6, 1, 3))
+    assert near.best == (6, 0, 3) and near.tried < 60
+    assert (6, 1, 3) in [boundaries_of(r.wiring) for r in near.results]
+
+
 def test_a_dump_at_other_boundaries_is_put_in_doubt_not_accused():
     found = search_boundaries(PLAIN, planted_at((1, 4, 6)), BOUNDARIES, 2, like=ANY, known=[(0, 3, 5)])
     finding = boundaries_finding(found, (0, 3, 5))

@@ -1,7 +1,8 @@
 """Which boundaries of the target was the drafter trained at? A search over every ordered choice of the target's own states.
 
-31 boundaries give 26,970 ordered choices of three, 62 give 226,920. fc is linear, so each block of it is filled in turn (the
-others zero, the best few kept), sets known from elsewhere join, then one block at a time is exchanged until nothing is better. That is a search, not a proof:
+31 boundaries give 26,970 ordered choices of three, 62 give 226,920. Each block of fc is filled in turn (the others zero, the best
+few kept), unless the dump already tells where to start; then one block at a time is exchanged until nothing is better. fc is linear,
+so the products of every state with every block are computed once. That is a search, not a proof:
 on planted drafters, each trained at an ordered choice of three of eight random states, it ended at the choice that an exhaustive
 search finds in 60 of 60 (`tests/drafter/test_search.py` repeats a part). What it ends at is then held against its neighbours
 and the runners-up with intervals.
@@ -48,11 +49,12 @@ class Searched:
         return tuple(r for r in self.results[1:] if r.difference.high >= 0)
 
 
-def search_boundaries(drafter: Drafter, sequences: Sequence[Recorded], boundaries: Sequence[int], steps: int = 3, *, like: Wiring, known: Sequence[Sequence[int]] = (),
-                      norm: FinalNorm | None = None, progress: Callable[[str], None] | None = None) -> Searched:
+def search_boundaries(drafter: Drafter, sequences: Sequence[Recorded], boundaries: Sequence[int], steps: int = 3, *, like: Wiring, start: Sequence[int] | None = None,
+                      known: Sequence[Sequence[int]] = (), norm: FinalNorm | None = None, progress: Callable[[str], None] | None = None) -> Searched:
     """Search the ordered choices of `boundaries` that fit the drafter best; everything but the planes is read as in `like`.
 
-    `known`: choices that are held against the result whatever they score. `sequences` hold the planes `b=0`, `b=1`, ...
+    `start`: a choice known from the dump, whose surroundings alone are searched. `known`: choices that are held against the result
+    whatever they score. `sequences` hold the planes `b=0`, `b=1`, ...
     """
     names = [f"b={b}" for b in boundaries]
     sample = [s.cut(spans(s.loss_mask)[0].first + ROWS + 2) for s in sequences]
@@ -66,13 +68,13 @@ def search_boundaries(drafter: Drafter, sequences: Sequence[Recorded], boundarie
             scores.update(zip(new, (sum(c.run_sums()) for c in found), strict=True))
         return sorted(asked, key=lambda c: -scores[c])
 
+    seeds = [c for c in (tuple(f"b={b}" for b in k) for k in (*([start] if start else []), *known)) if set(c) <= set(names)]
     beam = [(ZERO,) * drafter.n_aux]
-    for block in range(drafter.n_aux):
+    for block in range(0 if start else drafter.n_aux):
         if progress:
             progress(f"boundary search: block {block + 1} of {drafter.n_aux}")
         beam = ranked(_filled(beam, names))[:BEAM]
-    seeds = [c for c in (tuple(f"b={b}" for b in k) for k in known) if set(c) <= set(names)]
-    best = ranked([*beam, *seeds])[0]
+    best = ranked([*seeds, *(c for c in beam if ZERO not in c)])[0]
     while (better := ranked([best, *_exchanged(best, names)])[0]) != best:
         best = better
     whole = [c for c in sorted(scores, key=lambda c: -scores[c]) if ZERO not in c]

@@ -10,7 +10,7 @@ import torch
 
 from eagle_forensics.drafter.battery import WiringResult, run_battery
 from eagle_forensics.drafter.correctness import Correctness
-from eagle_forensics.drafter.derived import FINAL, INCREMENT, UNIT, share_of, slice_of
+from eagle_forensics.drafter.derived import INCREMENT, share_of, slice_of
 from eagle_forensics.drafter.recorded import Recorded
 from eagle_forensics.drafter.wiring import Wiring, evaluate_all
 from eagle_forensics.drafter.workbench import Workbench
@@ -67,16 +67,14 @@ def compare_sets(bench: Workbench, steps: int, served: Sequence[int] | None, gra
                     of[wanted].correctness if wanted else None, of[mixed].correctness if mixed else None)
 
 
-def damaged(bench: Workbench, steps: int, boundaries: Sequence[int], ranks: int) -> dict[str, Correctness]:
-    """What the drafter would do if the server handed it the states of `boundaries` in a damaged form: name -> correctness on a sample."""
+def damaged(bench: Workbench, steps: int, boundaries: Sequence[int], ranks: Sequence[int]) -> dict[str, Correctness]:
+    """What the drafter would do if the server handed it the states of `boundaries` in a damaged form: name -> correctness on a sample.
+    Norms are the battery's to try."""
     right = bench.set_wiring(boundaries)
-    forms = {f"one of {n} tensor-parallel slices": right.formed(slice_of(n)) for n in sorted({2, ranks}) if n > 1}
-    forms |= {f"divided by {n} ranks": right.formed(share_of(n)) for n in sorted({2, ranks}) if n > 1}
+    forms = {f"one of {n} tensor-parallel slices": right.formed(slice_of(n)) for n in ranks}
+    forms |= {f"divided by {n} ranks": right.formed(share_of(n)) for n in ranks}
     if bench.holds([b - 1 for b in boundaries]):
         forms["without the residual"] = right.formed(INCREMENT)
-    forms["at unit root mean square"] = right.formed(UNIT)
-    if bench.norm is not None:
-        forms["after the final norm"] = right.formed(FINAL)
     found = evaluate_all(bench.drafter, spread(bench.computed), [right, *forms.values()], steps, norm=bench.norm)
     return dict(zip((UNDAMAGED, *forms), found, strict=True))
 

@@ -30,7 +30,7 @@ from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Finding, Status
 
 QUESTION = "Can the drafter be run on recorded states?"
-USUAL_RANKS = 8
+USUAL_RANKS = (2, 8)
 """Tensor-parallel ranks whose slices are tried where the case does not say."""
 MOST_STEPS = 32
 """Draft steps worth unrolling: twice what any server in the evidence drafts; the work grows with their square."""
@@ -124,8 +124,10 @@ def search(work: Work, results: Sequence[WiringResult], compared: Compared | Non
     if len(sequences) < 2:
         return None
     best = next((r.wiring for r in results if not r.wiring.leaks), bench.trained)
-    known = [ids for ids in ((compared.trained if compared else None), work.claimed, work.served) if ids and len(set(ids)) == bench.drafter.n_aux]
-    return search_boundaries(bench.drafter, sequences, boundaries, work.steps, like=replace(best, token_shift=1, hidden_shift=0), known=known, norm=bench.norm, progress=progress)
+    start = compared.trained if compared and compared.trained and set(compared.trained) <= set(boundaries) else None
+    known = [ids for ids in (work.claimed, work.served) if ids and len(set(ids)) == bench.drafter.n_aux]
+    return search_boundaries(bench.drafter, sequences, boundaries, work.steps, like=replace(best, token_shift=1, hidden_shift=0), start=start, known=known, norm=bench.norm,
+                             progress=progress)
 
 
 def boundaries(work: Work, searched: Searched | None, compared: Compared | None) -> list[Finding]:
@@ -144,7 +146,7 @@ def damage(work: Work, compared: Compared | None) -> dict[str, Correctness]:
     if work.bench is None or not ids or not work.bench.holds(ids):
         return {}
     hardware = work.case.serving.hardware
-    return sets.damaged(work.bench, work.steps, ids, hardware.count if hardware and (hardware.count or 0) > 1 else USUAL_RANKS)
+    return sets.damaged(work.bench, work.steps, ids, (hardware.count,) if hardware and (hardware.count or 0) > 1 else USUAL_RANKS)
 
 
 def curves(work: Work, compared: Compared | None) -> dict[str, Correctness]:
