@@ -133,6 +133,8 @@ class ArgsAnswer:
     """Keys of `effective` that the user set to something else."""
     refusal: str | None = None
     """What kind of error: `usage` (the command line itself: wrong type, unknown flag), `tree` (a tree that does not fit), `value` (any other)."""
+    open: tuple[str, ...] = ()
+    """Flags on which a rule hangs and whose value only the shell knows: nothing is refused on their account."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and dicts, as `args --json` prints them."""

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle_forensics.engines.versions import since
+from eagle_forensics.evidence.shell import unresolved
 
 _ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=.*", re.DOTALL)
 _NUMBER = re.compile(r"-\d+(?:\.\d+)?")
+_DECIDES = re.compile(r"speculative_(?!draft_model_(path|revision)$)|.*_backend$|(page_size|pp_size|quantization)$")
+"""Flags on which a budget or a refusal hangs; a number of ranks, a port or a share of memory decides neither."""
 
 
 @dataclass
@@ -28,6 +31,8 @@ class ParsedArgv:
     notes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     """What argparse would refuse, in its words."""
+    open: list[str] = field(default_factory=list)
+    """Flags on which a rule hangs and whose value only the shell knows (`--speculative-num-steps $N`); they are left out of `raw`."""
 
     def refuse_early_flags(self, engine: str, release: str, first: Mapping[str, str], assumed: bool) -> None:
         """Flags that `release` does not know yet: an error where the release was read, else a note. `first`: flag -> first release."""
@@ -61,10 +66,21 @@ def parse_argv(argv: Sequence[str], kinds: Mapping[str, str], aliases: Mapping[s
             while position < len(words) and not _is_flag(words[position]) and (kind is None or not values):
                 values.append(words[position])
                 position += 1
+        if _outside(name, kind, values):
+            out.notes.append(f"--{spelled} is {values[0]}, which is set outside of this text: its value is not known")
+            out.open += [name] if _DECIDES.match(name) else []
+            continue
         if name in out.raw:
             out.notes.append(f"--{spelled} is given more than once; the last one counts")
         out.raw[name] = _convert(spelled, kind, values, out)
     return out
+
+
+def _outside(name: str, kind: str | None, values: list[str]) -> bool:
+    """Whether only the shell knows the value: a variable or substitution where a number stands, or as the whole of a text that is no place."""
+    if not values or not unresolved(values[:1]):
+        return False
+    return kind in ("int", "float") or (values[0][0] in "$`" and not name.endswith(("model", "path", "revision")))
 
 
 def _is_flag(word: str) -> bool:

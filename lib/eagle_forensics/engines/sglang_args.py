@@ -41,11 +41,15 @@ def resolve(version: str, argv: Sequence[str], *, architecture: str | None = Non
             for rule in _RULES:
                 rule(run)
         except Stop as stop:
-            error, refusal = str(stop), stop.kind
+            if parsed.open:
+                run.say("note", f"possible, by the values that are not known here: {stop}")
+            else:
+                error, refusal = str(stop), stop.kind
     effective = _effective(run)
     changed = tuple(
         short for short, name in _REPORTED.items() if name in parsed.raw and effective.get(short) != parsed.raw[name])
-    return ArgsAnswer("sglang", version, parsed.raw, effective, tuple(run.messages), error, (rules["source"],), run.assumed, changed, refusal)
+    return ArgsAnswer("sglang", version, parsed.raw, effective, tuple(run.messages), error, (rules["source"],), run.assumed, changed, refusal,
+                      tuple(parsed.open))
 
 
 def _eagle_only(rule: Callable[[Run], None]) -> Callable[[Run], None]:

@@ -47,13 +47,14 @@ def resolve(version: str, argv: Sequence[str], *, architecture: str | None = Non
         if spec is not None:
             raw["speculative_config"] = spec
             effective.update(_eagle(spec, row, messages, assumed) or {"algorithm": spec.get("decoding_type"), "max_accept_length": None})
-        elif error is None:
+        elif error is None and not parsed.open:
             file = raw.get("config") or raw.get("extra_llm_api_options")
             messages.append(Message("note", f"speculation is set up in {file}, which is not read here: give its speculative_config as JSON to --speculative_config"
                                     if file else "no speculative_config: the server does not speculate"))
     except _Refused as refused:
         error, kind = str(refused), refused.kind
-    return ArgsAnswer("trtllm", version, raw, effective, tuple(messages), error, (rules["source"],), assumed, refusal=kind)
+    return ArgsAnswer("trtllm", version, raw, effective, tuple(messages), error, (rules["source"],), assumed, refusal=kind,
+                      open=tuple(parsed.open))
 
 
 def _spec(raw: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -29,6 +29,12 @@ def releases() -> tuple[str, ...]:
     return tuple(table(ENGINE)["read"])
 
 
+def runner_of(env: Mapping[str, str]) -> str | None:
+    """The model runner that an environment forces (`v1`, `v2`); None: the release chooses."""
+    forced = env.get("VLLM_USE_V2_MODEL_RUNNER")
+    return None if forced is None else "v2" if forced.strip().lower() in ("1", "true") else "v1"
+
+
 def default_runner(release: str, model_type: str) -> tuple[str, bool, str]:
     """The model runner `release` chooses for a model type, whether that is certain, and the source."""
     row = current(table(ENGINE)["runner"], release)

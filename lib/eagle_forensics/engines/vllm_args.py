@@ -14,7 +14,7 @@ from eagle_forensics.engines.answers import ArgsAnswer, Message
 from eagle_forensics.engines.argv import parse_argv
 from eagle_forensics.engines.tables import table
 from eagle_forensics.engines.versions import nearest
-from eagle_forensics.engines.vllm import default_runner, releases
+from eagle_forensics.engines.vllm import default_runner, releases, runner_of
 
 TABLE = "vllm_args"
 
@@ -41,10 +41,10 @@ def resolve(version: str, argv: Sequence[str], *, architecture: str | None = Non
     effective = _plain_settings(raw, at.release, model_type, env, messages)
     if spec is not None:
         errors += _speculation(spec, raw, draft_architecture, effective, messages)
-    elif not errors:
+    elif not errors and not parsed.open:
         messages.append(Message("note", "no --speculative-config: the server does not speculate, unless the model is a speculators checkpoint"))
     return ArgsAnswer("vllm", version, raw, effective, tuple(messages), "; ".join(errors) or None, (rules["source"],), at.assumed,
-                      refusal=refusal or ("value" if errors else None))
+                      refusal=refusal or ("value" if errors else None), open=tuple(parsed.open))
 
 
 def _spec(text: str) -> dict[str, Any]:
@@ -59,11 +59,8 @@ def _spec(text: str) -> dict[str, Any]:
 
 def _plain_settings(raw: Mapping[str, Any], release: str, model_type: str | None, env: Mapping[str, str],
                     messages: list[Message]) -> dict[str, Any]:
-    forced = env.get("VLLM_USE_V2_MODEL_RUNNER")
-    if forced is not None:
-        runner, sure = ("v2" if forced.strip() in ("1", "true", "True") else "v1"), True
-    else:
-        runner, sure, _ = default_runner(release, model_type or "")
+    forced = runner_of(env)
+    runner, sure = (forced, True) if forced else default_runner(release, model_type or "")[:2]
     if not sure or (model_type is None and forced is None and default_runner(release, "")[2] != default_runner(release, "qwen3")[2]):
         messages.append(Message("note", f"model runner {runner.upper()} is read from an incomplete list; the log line 'Using V2 Model Runner' decides"))
     return {

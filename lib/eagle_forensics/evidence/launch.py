@@ -307,6 +307,8 @@ def _typed(flags: Mapping[str, Any], origin: str) -> dict[str, Any]:
         if stem != SPECULATIVE_CONFIG:
             arguments[name] = value
             continue
+        if not key and isinstance(value, str) and shell.unresolved([value]) and not value.startswith("{"):
+            continue  # only the shell knows it; the note on open words says so
         if not key:
             text = value if isinstance(value, str) else ""
             value = reprs.read_fields(text)[0] if text.startswith("SpeculativeConfig(") else configs.parse_object(text, f"{origin}: --speculative-config")
