@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eagle_forensics.engines.hardware import capability_major
 from eagle_forensics.engines.sglang import releases
 from eagle_forensics.engines.tables import table
 from eagle_forensics.engines.versions import nearest, row_at, since
@@ -53,13 +54,13 @@ def fusion(version: str, *, architecture: str | None, capability: str | None, tp
         return answer(False, "dp attention keeps the fusion off")
     if arguments.get("moe_a2a_backend") not in (None, "none") and since(rules["a2a_since"], at.release):
         return answer(False, f"--moe-a2a-backend {arguments['moe_a2a_backend']} keeps the fusion off")
-    majors, major = row.get("majors_of", {}).get(architecture, row["majors"]), (capability or "").split(".")[0]
+    majors, major = row.get("majors_of", {}).get(architecture, row["majors"]), capability_major(capability)
     gate = f"compute capability {', '.join(f'{m}.x' for m in majors)}" + (f", not on {' or '.join(row['except_gpus'])}" if "except_gpus" in row else "")
     if str(arguments.get("nnodes") or 1) != "1" and since(rules["one_node_since"], at.release) and not (
-            since(rules["many_nodes_since"], at.release) and major in ("10", "")):
+            since(rules["many_nodes_since"], at.release) and major in (10, None)):
         return answer(False, "more than one node keeps the fusion off")
-    if capability is None:
+    if major is None:
         return answer(None, f"{at.release} switches the fusion on for {architecture} on GPUs of {gate}")
-    if major not in majors:
+    if str(major) not in majors:
         return answer(False, f"compute capability {capability} is outside the gate ({gate})")
     return answer(exposed, f"{at.release} switches the fusion on for {architecture} on {gate}; this GPU has {capability}")

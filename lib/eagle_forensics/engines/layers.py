@@ -71,7 +71,7 @@ def _releases(engine: str) -> tuple[str, ...]:
 
 
 def _claim(engine: str, ids: Sequence[Any] | None, place: str) -> ClaimedIds:
-    where = _OWN_PLACE[engine] if place == "auto" else place
+    where = _OWN_PLACE[engine] if place == "auto" else place.replace("-", "_")
     if where not in PLACES:
         raise ValueError(f"unknown place {place!r}; expected auto, {', '.join(PLACES)}")
     if ids is None:

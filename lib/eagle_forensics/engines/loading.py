@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eagle_forensics.engines.hardware import capability_major
 from eagle_forensics.engines.tables import current, table
 
 ENGINES = tuple(sorted(table("loading")["dtype"]))
@@ -46,7 +47,8 @@ def draft_dtype(engine: str, *, asked: str, draft: Mapping[str, Any], target: Ma
     claimed = config.get("torch_dtype") or config.get("dtype")
     claimed = None if claimed is None else str(claimed).removeprefix("torch.")
     exempt = any(str(config.get("model_type", "")).startswith(kind) for kind in rule["exception"])
-    old = capability is not None and int(capability.split(".")[0]) < 8
+    major = capability_major(capability)
+    old = major is not None and major < 8
     float32 = "bfloat16" if exempt else rule.get("float32_before_8", rule["float32"]) if old else rule["float32"]
     missing = rule.get("missing") and ("bfloat16" if exempt else rule["missing"])
     runs = missing if claimed is None else float32 if claimed == "float32" else claimed

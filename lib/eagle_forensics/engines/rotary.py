@@ -12,10 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from eagle_forensics.engines import sglang, vllm
 from eagle_forensics.engines.tables import table
-from eagle_forensics.engines.versions import engine_label, row_at, version_key
+from eagle_forensics.engines.versions import engine_label, nearest, row_at, version_key
 from eagle_forensics.evidence.configs import rope
 from eagle_forensics.evidence.records import Rope
+
+READ = {"sglang": sglang.releases, "vllm": vllm.releases}
+"""Engine -> the releases whose source was read."""
+MOST_ROTATED = 65_536
+"""Wider than any attention head; more is a damaged config, and its frequencies would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ def engine_rope(engine: str, version: str, config: Mapping[str, Any], file: Path
     if row is None:
         return RopeReading(label, rope(config, file)[0], "the config as written; this engine's reading is not written down", certain=False)
     seen = {key: value for key, value in config.items() if key not in row["ignores"]}
-    return RopeReading(label, rope(seen, file)[0], row["source"])
+    return RopeReading(label, rope(seen, file)[0], row["source"], certain=not nearest(engine, version, READ[engine]()).assumed)
 
 
 def trained_rope(trainer: str | None, version: str | None, config: Mapping[str, Any], file: Path) -> RopeReading:
@@ -55,9 +61,18 @@ def trained_rope(trainer: str | None, version: str | None, config: Mapping[str, 
 def inverse_frequencies(rope: Rope, head_dim: int, max_positions: int | None = None) -> tuple[list[float], float]:
     """Inverse frequencies [rotated/2], and the factor on cos and sin (1.0 but for yarn).
 
-    Raises ValueError for a scaling type that is not known or lacks its parameters.
+    Raises ValueError for a scaling type that is not known, lacks its parameters or gives frequencies that are no positive numbers.
     """
+    inverse, factor = _frequencies(rope, head_dim, max_positions)
+    if not all(0 < f < math.inf for f in (*inverse, factor)):
+        raise ValueError(f"rope: theta {rope.theta:g} with scaling {str(rope.scaling)[:120]} gives frequencies that are no positive numbers")
+    return inverse, factor
+
+
+def _frequencies(rope: Rope, head_dim: int, max_positions: int | None) -> tuple[list[float], float]:
     rotated = int(head_dim * rope.partial)
+    if head_dim > MOST_ROTATED:
+        raise ValueError(f"rope: head_dim {head_dim}; expected at most {MOST_ROTATED}")
     if rotated < 2 or rotated % 2:
         raise ValueError(f"rope: {rope.partial} of head_dim {head_dim} rotates {rotated} dimensions; expected an even number >= 2")
     inverse = [rope.theta ** -(i / rotated) for i in range(0, rotated, 2)]

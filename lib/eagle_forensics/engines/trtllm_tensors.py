@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle_forensics.engines.answers import LoadAnswer
+from eagle_forensics.evidence.records import MOST_IDS
 
 SOURCE = "TensorRT-LLM _torch/models/modeling_speculative.py Eagle3DraftModel, Eagle3ForCausalLM.load_weights (a snapshot of the main line)"
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -52,6 +53,11 @@ def _layers(config: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) and 1 <= count <= 1000 else 1
 
 
+def _planes(config: Mapping[str, Any]) -> int:
+    count = config.get("num_aux_hidden_states")
+    return min(count, MOST_IDS) if isinstance(count, int) and count > 0 else 3
+
+
 def _expected(config: Mapping[str, Any], nested: Mapping[str, Any]) -> set[str]:
     """Names the file must hold, after renaming, without the `model.` in front."""
     count = _layers(config)
@@ -68,7 +74,7 @@ def _expected(config: Mapping[str, Any], nested: Mapping[str, Any]) -> set[str]:
     if nested.get("norm_before_fc"):
         names.add("input_norm.weight")
     if config.get("fc_norm"):
-        names |= {f"fc_norm.{i}.weight" for i in range(config.get("num_aux_hidden_states") or 3)}
+        names |= {f"fc_norm.{i}.weight" for i in range(_planes(config))}
     return names
 
 
