@@ -133,3 +133,15 @@ def test_a_server_that_is_not_there_is_missing_evidence_and_no_more(tmp_path):
 
 def test_no_url_nobody_is_asked(tmp_path):
     assert "config.live-server" not in {f.id for f in live_findings(inspect(papers(tmp_path)))}
+
+
+def test_a_live_server_tells_the_version_that_the_case_leaves_out(tmp_path):
+    _, found = live(tmp_path, version=None)
+    assert found.case.serving.version == "0.5.23" and found.served.version == "0.5.23"
+
+
+@pytest.mark.parametrize("engine", [None, "sglang"])
+def test_a_version_that_is_no_release_stops_nothing(tmp_path, engine):
+    items, found = live(tmp_path, info=INFO | {"version": "main-<b>x"}, engine=engine, version=None)
+    assert found.case.serving.version is None and "no release number" in found.problems["serving.url"]
+    assert found.loads is None and items

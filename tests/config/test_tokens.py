@@ -47,3 +47,13 @@ def test_without_files_only_sizes_speak(tmp_path):
 def test_a_broken_file_is_named(tmp_path):
     item = finding(tmp_path, "{", {"model": {"vocab": WORDS}})
     assert item.status is Status.INCONCLUSIVE and "tokenizer.json" in item.statement
+
+
+def test_a_reserved_token_that_was_named_later_is_no_other_tokenizer(tmp_path):
+    vocab = {f"t{i}": i for i in range(40)}
+    named, reserved = ({"model": {"vocab": vocab}, "added_tokens": [{"id": 40, "content": text}]} for text in ("<tool>", "<reserved_1>"))
+    item = finding(tmp_path, reserved, named)
+    assert item.status is Status.INCONCLUSIVE and "added tokens" in item.statement
+    moved = {"model": {"vocab": {**vocab, "t0": 1, "t1": 0}}, "added_tokens": [{"id": 40, "content": "<reserved_1>"}]}
+    (tmp_path / "moved").mkdir()
+    assert finding(tmp_path / "moved", moved, named).status is Status.FAIL

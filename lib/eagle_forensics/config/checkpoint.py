@@ -1,20 +1,28 @@
-"""The findings of notebook 01 about the drafter's files: vocabulary map, tensor inventory, head flags."""
+"""The findings of notebook 01 about the drafter's files: vocabulary map, tensor inventory, head flags. The width of fc is `widths.py`."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 
 from eagle_forensics.config.inspection import Inspection
-from eagle_forensics.config.question import Question
+from eagle_forensics.config.question import Question, unless_assumed
+from eagle_forensics.config.tables import comparable
+from eagle_forensics.config.widths import width_finding
 from eagle_forensics.engines.tensors import LoadAnswer
-from eagle_forensics.evidence.records import Draft
+from eagle_forensics.evidence.names import LAYER
+from eagle_forensics.evidence.records import Draft, TensorInfo
 from eagle_forensics.evidence.tensors import load_array
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 NOTEBOOK = "01_config_inspection"
 INVENTORY = Question("config.inventory", "Does every tensor of the checkpoint reach a parameter, and every parameter a tensor?")
+VOCABULARY = Question("config.vocabulary", "Does the draft vocabulary map to the right target tokens?")
 HEAD_ROWS = 32
 """Rows of lm_head compared with the target's; enough to tell a right map (cosine near 1 when the head started from the target) from a wrong one."""
+_RECORDED = {"use_aux_norm": "fc_norm"}
+"""Older spelling of a head flag -> its name in DraftFlags."""
 ROWS_APART = 0.3
 """Lead in median cosine by which another reading of d2t explains lm_head better. Right rows: 0.94, other rows: 0.19 to 0.49 (SmolLM2-135M and its drafter)."""
 
@@ -27,42 +35,17 @@ def checkpoint_findings(found: Inspection) -> list[Finding]:
                         required=False, notebook=NOTEBOOK, statement="not examined: the case has no drafter weights",
                         next_step="Point drafter.path to a folder with the safetensors; headers and slices decide widths, vocabulary map, inventory, layer count, heads, "
                                   "dtype, embedding and head.")]
-    return [_widths(found, draft), _vocabulary(found, draft), *_inventory(found, draft)]
-
-
-def _widths(found: Inspection, draft: Draft) -> Finding:
-    fc = draft.tensors.get("fc.weight")
-    question = "Does fc take as many planes as the server delivers?"
-    target_hidden = draft.target_hidden or (found.target.hidden if found.target else None)
-    if fc is None or not target_hidden:
-        return Finding(id="config.fc-width", question=question, status=Status.INCONCLUSIVE, required=False, notebook=NOTEBOOK,
-                       statement="fc.weight or the target's hidden size is not known", next_step="Add target.path with its config.json.")
-    planes, rest = divmod(fc.shape[1], target_hidden)
-    eager = found.served.boundaries.get("eager") if found.served else None
-    delivered = len(eager) if eager is not None else None
-    if rest or (delivered is not None and delivered != planes):
-        too_many = found.target is not None and planes in (found.target.layers, found.target.layers + 1)
-        return Finding(
-            id="config.fc-width", fault="wiring.all-layers" if too_many else "wiring.plane-count", question=question, status=Status.FAIL,
-            notebook=NOTEBOOK, observed=fc.shape[1], expected=None if delivered is None else delivered * target_hidden, unit="columns of fc",
-            statement=f"fc takes {fc.shape[1]} columns = {fc.shape[1] / target_hidden:.4g} planes of {target_hidden}, the server delivers {delivered}",
-            competitor=Competitor(fault="feature.tp-slice", margin=f"{fc.shape[1]} / {target_hidden} = {fc.shape[1] / target_hidden:.4g}",
-                                  why_rejected="a slice would change the captured width on one rank, not the checkpoint"),
-            refuted_by="the server runs a request with this checkpoint", remedy="Name exactly as many distinct, reachable ids as fc has planes.",
-            evidence=(Evidence(note=f"fc.weight {list(fc.shape)} {fc.dtype}", path=fc.file.name),))
-    return Finding(id="config.fc-width", question=question, status=Status.PASS, notebook=NOTEBOOK, observed=planes, expected=delivered or planes,
-                   unit="aux planes", statement=f"fc takes {planes} planes of {target_hidden}"
-                   + ("" if delivered is None else f", the server delivers {delivered}"),
-                   evidence=(Evidence(note=f"fc.weight {list(fc.shape)} {fc.dtype}", path=fc.file.name),))
+    widths = unless_assumed(width_finding(found, draft), {found.engine: found.served})
+    return [widths, VOCABULARY.unless_unreadable(lambda: _vocabulary(found, draft)),
+            *(unless_assumed(item, {found.engine: found.loads}) for item in _inventory(found, draft))]
 
 
 def _vocabulary(found: Inspection, draft: Draft) -> Finding:
     """target id = draft id + d2t[draft id] (offset semantics; EAGLE cnets.py, sglang 0.5.23 llama_eagle3.py:350, vllm llama_eagle3.py:391)."""
-    question = "Does the draft vocabulary map to the right target tokens?"
     head, d2t, t2d = (draft.tensors.get(k) for k in ("lm_head.weight", "d2t", "t2d"))
     vocab = draft.vocab or (found.target.vocab if found.target else None)
     rows = head.shape[0] if head else draft.draft_vocab
-    common = {"id": "config.vocabulary", "question": question, "notebook": NOTEBOOK}
+    common = {"id": VOCABULARY.id, "question": VOCABULARY.text, "notebook": NOTEBOOK}
     if d2t is None:
         stated = draft.config.get("draft_vocab_size")
         reduced = rows is not None and vocab is not None and (2 * rows < vocab or (isinstance(stated, int) and stated == rows < vocab))
@@ -76,7 +59,14 @@ def _vocabulary(found: Inspection, draft: Draft) -> Finding:
                            competitor=Competitor(fault="wiring.plane-order", margin="also a position-0 acceptance near chance",
                                                  why_rejected="the inventory decides: the map is not in the file"),
                            refuted_by="a d2t tensor in another file that the engine loads", remedy="Store d2t (offsets) and t2d in the safetensors.")
-        return Finding(**common, status=Status.PASS, observed=rows, expected=vocab, statement=f"full vocabulary of {rows}: no map needed")
+        if rows is None:
+            return VOCABULARY.passes("the checkpoint brings neither a head nor a map: the target's head speaks of the target's own tokens")
+        return VOCABULARY.passes(f"full vocabulary of {rows}: no map needed", observed=rows, expected=vocab)
+    if len(d2t.shape) != 1 or 0 in d2t.shape or d2t.dtype not in ("I64", "I32", "I16", "U64", "U32", "U16", "U8", "I8"):
+        return VOCABULARY.fails(
+            "vocab.map-semantics", f"d2t is {d2t.dtype} {list(d2t.shape)}; expected integers, one for each draft token", observed=list(d2t.shape), expected=[rows],
+            rival=("vocab.map-missing", "a tensor of that name is there", "it exists, but holds no list of offsets"), refuted_by="the engine maps draft tokens with this tensor",
+            evidence=(Evidence(note=f"{d2t.name} {d2t.dtype} {list(d2t.shape)}", path=d2t.file.name),), remedy="Export d2t again: int64 [draft vocabulary], d2t[i] = target_id - i.")
     offsets = load_array(d2t).astype(np.int64)
     image = np.arange(len(offsets)) + offsets
     proofs = [f"{len(offsets)} draft tokens map to {len(np.unique(image))} target tokens in {image.min()}..{image.max()}"]
@@ -105,6 +95,11 @@ def _vocabulary(found: Inspection, draft: Draft) -> Finding:
                        competitor=Competitor(fault="vocab.map-missing", margin=f"{len(offsets)} entries are there", why_rejected="the map exists; its meaning is wrong"),
                        refuted_by="{i + d2t[i]} equals nonzero(t2d)", evidence=evidence,
                        remedy="Write d2t[i] = target_id - i." if absolute else "Export d2t again from the training vocabulary.")
+    if t2d is None and not offsets.any() and vocab is not None and len(offsets) < vocab:
+        return VOCABULARY.suspects(
+            "vocab.map-semantics", f"d2t is zero everywhere: the draft vocabulary is the first {len(offsets)} of {vocab} tokens, or the map was never filled; no t2d tells which",
+            n=len(offsets), unit="draft tokens", evidence=evidence, rival=("a healthy drafter", "a map of the first tokens is all zeros too", "not rejected: t2d or the head's rows decide"),
+            next_step="Add t2d or the target's weights, or count the distinct tokens that the drafter proposes.")
     return Finding(**common, status=Status.PASS, n=len(offsets), unit="draft tokens", observed=len(np.unique(image)), expected=len(offsets),
                    statement="d2t is a valid offset map: " + "; ".join(proofs), evidence=evidence)
 
@@ -113,7 +108,7 @@ def _head_cosine(found: Inspection, draft: Draft, image: np.ndarray, offsets: np
     """Median cosine of lm_head rows i with the target's rows i + d2t[i], d2t[i] and i; None where they cannot be compared."""
     head, target = draft.tensors.get("lm_head.weight"), found.target
     rows = target and (target.tensors.get("lm_head.weight") or target.tensors.get("embed_tokens.weight"))
-    if head is None or not rows or head.shape[1] != rows.shape[1]:
+    if head is None or not rows or not comparable(head, rows):
         return None
     picked = np.linspace(0, min(len(image), head.shape[0]) - 1, HEAD_ROWS).astype(int)
     if not all(ids[picked].min() >= 0 and ids[picked].max() < rows.shape[0] for ids in (image, offsets)):
@@ -129,10 +124,10 @@ def _head_cosine(found: Inspection, draft: Draft, image: np.ndarray, offsets: np
 
 def _inventory(found: Inspection, draft: Draft) -> list[Finding]:
     answer = found.loads
-    return [INVENTORY.needs(found, "serving.engine", "serving.version", decides="which tensors are loaded, dropped or stay random")] if answer is None else [*([] if answer.error else [_tensors(found, answer)]), *_flags(found, draft, answer)]
+    return [INVENTORY.needs(found, "serving.engine", "serving.version", decides="which tensors are loaded, dropped or stay random")] if answer is None else [*([] if answer.error else [_tensors(found, draft, answer)]), *_flags(found, draft, answer)]
 
 
-def _tensors(found: Inspection, answer: LoadAnswer) -> Finding:
+def _tensors(found: Inspection, draft: Draft, answer: LoadAnswer) -> Finding:
     """The engine's loader drops unknown names and leaves missing parameters uninitialised without a message."""
     common = {"id": INVENTORY.id, "question": INVENTORY.text, "notebook": NOTEBOOK, "n": len(answer.loaded) + len(answer.dropped) + len(answer.replaced), "unit": "tensors",
               "evidence": (*(Evidence(note="rule", source=s) for s in answer.sources), *(Evidence(note=f"{n}: {why}") for n, why in answer.dropped.items()),
@@ -145,16 +140,39 @@ def _tensors(found: Inspection, answer: LoadAnswer) -> Finding:
                                              why_rejected="the class accepts the config and the other names map"),
                        refuted_by="the engine fills these parameters from the checkpoint", remedy="Rename or export the tensors for this engine version.",
                        predicted_effect="Random weights in a draft layer keep the accept length near 1.00.")
+    lost = {name: tensor for name, tensor in draft.tensors.items() if tensor.name in answer.dropped and _matters(name, tensor, draft)}
+    if lost:
+        return Finding(**common, fault="load.tensor-inventory", status=Status.FAIL, observed=[t.name for t in lost.values()], expected=[],
+                       statement=f"{found.engine} drops {len(lost)} tensors of the draft layer without a word: {', '.join(t.name for t in [*lost.values()][:4])}",
+                       competitor=Competitor(fault="load.architecture", margin=f"{len(answer.loaded)} tensors load, {len(lost)} of a layer do not",
+                                             why_rejected="the class accepts the config; its layer has no place for these"),
+                       refuted_by="the engine's draft layer has parameters of these names", remedy="Serve with an engine whose draft class has them (vLLM: a Qwen3 draft), or train without.",
+                       predicted_effect="The draft layer computes what it was trained to compute.")
+    unasked = [t.name for name, t in draft.tensors.items() if t.name in answer.dropped and re.match(r"(input_norm|fc_norm\.\d+)\.", name)]
+    if unasked and not (draft.flags.norm_before_fc or draft.flags.fc_norm):
+        return INVENTORY.suspects(
+            "drafter.norm-flags", f"the checkpoint holds {', '.join(unasked[:4])} but the config sets neither norm_before_fc nor fc_norm: {found.engine} leaves the norm out", required=True,
+            observed=unasked, expected=[], evidence=common["evidence"], rival=("a healthy drafter", f"{len(unasked)} norms in the file", "not rejected: a trainer may save a norm it does not apply"),
+            next_step="Notebook 02 shows the accuracy with and without it.")
     ignored = "" if not answer.dropped else f"; not used: {', '.join(answer.dropped)}"
     return Finding(**common, status=Status.PASS, observed=len(answer.loaded), expected=len(answer.loaded),
                    statement=f"every parameter of the drafter in {found.engine} is filled by one of {len(answer.loaded)} tensors{ignored}")
+
+
+def _matters(name: str, tensor: TensorInfo, draft: Draft) -> bool:
+    """Whether a draft layer without this tensor computes something else: not for a bias of zeros, a table of frequencies, or what the layer has after all."""
+    if not LAYER.match(name) or name.endswith("inv_freq"):
+        return False
+    if name.endswith("o_proj.bias") and (draft.config.get("attention_bias") or draft.config.get("bias")):
+        return False  # sglang 0.5.23 llama.py: LlamaAttention gives o_proj the bias of the config; q, k and v get none in llama_eagle3.py
+    return not name.endswith(".bias") or bool(load_array(tensor).any())
 
 
 def _flags(found: Inspection, draft: Draft, answer: LoadAnswer) -> list[Finding]:
     """Head flags of the config that this release does not honour."""
     common = {"id": "config.flags", "question": "Does the engine honour the head's flags?", "notebook": NOTEBOOK,
               "evidence": tuple(Evidence(note=f"{flag}: {fate}") for flag, fate in answer.flags.items())}
-    lost = {flag: fate for flag, fate in answer.flags.items() if fate.startswith("ignored") and getattr(draft.flags, flag, None)}
+    lost = {flag: fate for flag, fate in answer.flags.items() if fate.startswith("ignored") and getattr(draft.flags, _RECORDED.get(flag, flag), None)}
     if not lost:
         return [Finding(**common, status=Status.PASS, observed=sorted(answer.flags), statement=f"{found.engine} ignores none of the head flags that are set"
                         + (f" ({', '.join(f'{k}: {v}' for k, v in answer.flags.items())})" if answer.flags else " (none is set)"))]

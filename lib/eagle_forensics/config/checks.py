@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from eagle_forensics.boundary import format_boundaries, uniform_shift
 from eagle_forensics.config.claims import Claim, claims, compatible
 from eagle_forensics.config.inspection import Inspection
-from eagle_forensics.config.question import Question
-from eagle_forensics.engines.remedy import serve_boundaries
+from eagle_forensics.config.question import Question, unless_assumed
+from eagle_forensics.engines.answers import ArgsAnswer
+from eagle_forensics.engines.remedy import Remedy, serve_boundaries
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 NOTEBOOK = "01_config_inspection"
@@ -28,7 +29,7 @@ def boundary_findings(found: Inspection) -> list[Finding]:
     if found.served is None:
         return [Question("config.served-boundaries", question).needs(
             found, "drafter.path", "target.path", "serving.engine", "serving.version", decides="which boundaries the server captures")]
-    findings = [*_captured(found, question)]
+    findings = [unless_assumed(item, {found.engine: found.served}) for item in _captured(found)]
     trained = [c for c in claims(found) if c.about == "trained"]
     eager = found.served.boundaries.get("eager")
     if eager is None:
@@ -37,7 +38,8 @@ def boundary_findings(found: Inspection) -> list[Finding]:
     if known is None:
         findings.append(_labels_only(found, trained, question) if trained else _unknown_training(found, question, eager))
         return findings
-    findings.append(_trained_against_served(found, known, question))
+    trainer = f"{found.trained.trainer} {found.trained.version or 'of unknown version'}"
+    findings.append(unless_assumed(_trained_against_served(found, known, question), {found.engine: found.served, trainer: found.trained}))
     return findings
 
 
@@ -57,6 +59,15 @@ def argument_findings(found: Inspection) -> list[Finding]:
     if answer is None:
         return [Question("config.arguments", question).needs(
             found, "serving.engine", "serving.version", "serving.launch", decides="the effective draft budget and its ceiling")]
+    if answer.open:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in answer.open)
+        return [Question("config.arguments", question).suspects(
+            None, f"{named} is set outside of the launch line: what takes effect is not known", required=True,
+            next_step="Write the values into serving.launch, or name the server's log or its reply of /server_info there.")]
+    return [unless_assumed(item, {found.engine: answer}) for item in _effective(found, answer, question)]
+
+
+def _effective(found: Inspection, answer: ArgsAnswer, question: str) -> list[Finding]:
     evidence = tuple(Evidence(note="rule", source=s) for s in answer.sources)
     effective, raw = answer.effective or {}, answer.raw
     if answer.error:
@@ -92,7 +103,7 @@ def argument_findings(found: Inspection) -> list[Finding]:
     return findings
 
 
-def _captured(found: Inspection, question: str) -> list[Finding]:
+def _captured(found: Inspection) -> list[Finding]:
     served = found.served
     if served.error is None:
         return []
@@ -129,11 +140,16 @@ def _trained_against_served(found: Inspection, claim: Claim, question: str) -> F
     sources = tuple(Evidence(note="rule", source=s) for s in (*served.sources, claim.rule))
     common = {"id": "config.served-boundaries", "question": question, "notebook": NOTEBOOK, "unit": "boundaries", "expected": list(trained),
               "observed": {p: list(b) for p, b in paths.items()}, "evidence": sources}
+    if not wrong and tuple(claim.boundaries) != trained:
+        return Finding(**common, fault="wiring.plane-order", status=Status.INCONCLUSIVE,
+                       statement=f"{claim.who} name the planes in the order {list(claim.boundaries)}, every engine hands fc {list(trained)}: the right states in another order, "
+                                 "if the trainer joined them as listed",
+                       competitor=Competitor(fault="a healthy drafter", margin=f"the same {len(trained)} states",
+                                             why_rejected="not rejected: a trainer that captures with an engine joins them ascending whatever the list says"),
+                       next_step="Notebook 02 tries every order: the one that reaches the training accuracy decides.")
     if not wrong:
         return Finding(**common, status=Status.PASS, statement=f"{claim.who} and {found.engine} mean the same states: "
                                                                f"{format_boundaries(trained)} on every path{_by_luck(found)}")
-    if served.assumed or (found.trained is not None and found.trained.assumed):
-        return _by_an_assumed_rule(found, common, trained, wrong)
     fix = serve_boundaries(found.case, found.target, trained, served.runner)
     if set(wrong) == {"graph"}:
         return Finding(
@@ -146,10 +162,12 @@ def _trained_against_served(found: Inspection, claim: Claim, question: str) -> F
             remedy="SGLang 0.5.11 or later, or --disable-cuda-graph as the test.",
             predicted_effect="Decode steps are fed the trained states; the gain is measured by the A/B with graphs off.",
             next_step="Measure the accept length once with --disable-cuda-graph: notebook 04.")
+    if found.draft_as_served.ids != found.draft.ids:
+        fix = Remedy(f"{fix.text} Here --json-model-override-args lays other ids over it: change or remove it on the launch line.")
     shift = uniform_shift(trained, wrong.get("eager", ()))
     moved = f"every state {abs(shift)} boundary {'later' if shift > 0 else 'earlier'}" if shift else "other states"
     ignored = served.read_from == "default" and any(
-        x is not None for x in (found.draft.ids.nested, found.draft.ids.top_level, found.draft.ids.nested_layer_ids))
+        x is not None for x in (found.draft_as_served.ids.nested, found.draft_as_served.ids.top_level, found.draft_as_served.ids.nested_layer_ids))
     return Finding(
         **common, fault="wiring.ids-ignored" if ignored else "wiring.layer-offset", status=Status.FAIL,
         statement=f"trained on {format_boundaries(trained)} by {claim.who}, served {format_boundaries(wrong.get('eager'))} by {found.engine}: "
@@ -162,20 +180,9 @@ def _trained_against_served(found: Inspection, claim: Claim, question: str) -> F
         next_step="Read notebook 03 for the tensors and notebook 02 for the size of the loss.")
 
 
-def _by_an_assumed_rule(found: Inspection, common: dict, trained: tuple[int, ...], wrong: dict[str, tuple[int, ...]]) -> Finding:
-    """A rule that was not read for this release accuses nobody."""
-    asked = {found.engine: found.served} | ({f"{found.trained.trainer} {found.trained.version or 'of unknown version'}": found.trained} if found.trained else {})
-    rules = [who for who, answer in asked.items() if answer.assumed]
-    return Finding(
-        **common, fault="wiring.layer-offset", status=Status.INCONCLUSIVE,
-        statement=f"trained on {format_boundaries(trained)}, captured on the {' and '.join(wrong)} path {format_boundaries(next(iter(wrong.values())))}, if {' and '.join(rules)} "
-                  "follow(s) the nearest release whose source was read; that is an assumption",
-        next_step="State the exact versions, or compare a capture of the server with the dump: notebook 03.")
-
-
 def _by_luck(found: Inspection) -> str:
     """Ids that stand in the config but are not read: right states for the wrong reason."""
-    ids = found.draft.ids if found.draft else None
+    ids = found.draft_as_served.ids if found.draft_as_served else None
     written = ids is not None and (ids.eagle_config == "malformed" or any(x is not None for x in (ids.nested, ids.top_level, ids.nested_layer_ids)))
     return "; but the ids of the config are not read, the default happens to be the same" if written and found.served.read_from == "default" else ""
 
@@ -185,9 +192,14 @@ def _algorithm(found: Inspection, effective: dict, evidence: tuple[Evidence, ...
     if algorithm is None or draft is None:
         return []
     spelled = str(algorithm).upper()
+    if draft.family == "eagle1" and spelled == "EAGLE3":
+        return [_head_of_another_kind(algorithm, evidence)]
     mismatch = spelled in ("EAGLE", "DRAFT_MODEL") and draft.family.startswith("eagle3")
+    if not mismatch and not draft.family.startswith(("eagle3", "peagle")):
+        return []  # what fits a family that is not known is not known either
     right = '`"method": "eagle3"` in --speculative-config' if found.case.serving.engine == "vllm" else "--speculative-algorithm EAGLE3"
-    effect = "is taken for an ordinary draft model" if spelled == "DRAFT_MODEL" else "is served without fc and the accept length is exactly 1.00"
+    effect = ("is taken for an ordinary draft model" if spelled == "DRAFT_MODEL" else "is served without fc and the accept length is exactly 1.00"
+              if found.case.serving.engine == "sglang" else "gets no aux hidden states")
     question = "Does the algorithm fit the drafter?"
     if not mismatch:
         return [Finding(id="config.algorithm", question=question, status=Status.PASS, notebook=NOTEBOOK, observed=algorithm,
@@ -200,3 +212,11 @@ def _algorithm(found: Inspection, effective: dict, evidence: tuple[Evidence, ...
         refuted_by="an accept length above 1.00 with this launch line", evidence=evidence,
         remedy=right, next_step="Restart with it and measure again.")]
 
+
+def _head_of_another_kind(algorithm: str, evidence: tuple[Evidence, ...]) -> Finding:
+    return Finding(
+        id="config.algorithm", fault="args.algorithm-mismatch", question="Does the algorithm fit the drafter?", status=Status.FAIL, notebook=NOTEBOOK, observed=algorithm,
+        expected="EAGLE", statement=f"with algorithm {algorithm} the server hands aux states to an EAGLE-1/2 head, whose fc joins one embedding and one hidden state",
+        competitor=Competitor(fault="wiring.plane-count", margin="fc takes 2 x hidden", why_rejected="the draft layer takes 1 x hidden: no list of ids makes this an EAGLE-3 head"),
+        refuted_by="the drafter's q_proj takes 2 x hidden", evidence=evidence, remedy="--speculative-algorithm EAGLE, with the class of an EAGLE-1/2 head.",
+        next_step="Restart with it and measure again.")

@@ -41,7 +41,8 @@ def claims(found: Inspection) -> list[Claim]:
     layers = found.target.layers if found.target else None
     if found.trained:
         t = found.trained
-        result.append(Claim("trained", "trainer's layer ids", _text(found.case.training.layer_ids),
+        fixed = t.rule == "fixed"
+        result.append(Claim("trained", f"{t.trainer}, which takes no layer ids," if fixed else "trainer's layer ids", "always the same" if fixed else _text(found.case.training.layer_ids),
                             tuple(frozenset({b}) for b in t.boundaries), f"{t.rule} ({t.source})"))
     for dump in found.dumps:
         if dump.labels and layers:

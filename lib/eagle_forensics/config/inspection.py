@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ from eagle_forensics.engines.layers import LayerAnswer, resolve_layers
 from eagle_forensics.engines.tensors import LoadAnswer, loading
 from eagle_forensics.engines.trainers import TrainedAnswer, trained_boundaries
 from eagle_forensics.engines.versions import engine_label, version_key
+from eagle_forensics.engines.vllm import runner_of
+from eagle_forensics.evidence.configs import parse_object
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.dumps import find_dump
 from eagle_forensics.evidence.environment import read_env
@@ -46,6 +48,8 @@ class Inspection:
     """Why the server at serving.url said nothing."""
     live_served: LayerAnswer | None = None
     """What the live server's own release captures for this draft on this target."""
+    draft_as_served: Draft | None = None
+    """The draft under the config that the engine sees: SGLang lays --json-model-override-args over the draft's config too."""
     problems: dict[str, str] = field(default_factory=dict)
     """Dotted key of the case to the message of the reader that failed."""
 
@@ -57,7 +61,7 @@ class Inspection:
     @property
     def loads(self) -> LoadAnswer | None:
         """What the engine makes of the draft's tensors and config; None without a draft or an engine whose rules are written down."""
-        serving, draft = self.case.serving, self.draft
+        serving, draft = self.case.serving, self.draft_as_served
         if draft is None or serving.engine not in ("sglang", "vllm") or not serving.version:
             return None
         names = (*(t.name for t in draft.tensors.values()), *draft.unknown_tensors)
@@ -91,11 +95,15 @@ def inspect(case: Case) -> Inspection:
             problems[key] = str(error)
             return None
 
+    def with_serving(**changed):
+        return case.model_copy(update={"serving": case.serving.model_copy(update=changed)})
+
     if case.serving.engine and case.serving.version and read("serving.version", version_key, case.serving.version) is None:
-        case = case.model_copy(update={"serving": case.serving.model_copy(update={"version": None})})  # unknown is better than wrong
+        case = with_serving(version=None)  # unknown is better than wrong
     live, live_problem = _live(case)
-    if live and live.version and not case.serving.engine:
-        case = case.model_copy(update={"serving": case.serving.model_copy(update={"engine": live.engine, "version": live.version})})
+    told = live.version if live and live.version and read("serving.url", version_key, live.version) else None
+    if live and told and (not case.serving.engine or (case.serving.engine == live.engine and not case.serving.version and "serving.version" not in problems)):
+        case = with_serving(engine=live.engine, version=told)
     draft = read("drafter.path", read_draft, case.drafter.path) if case.drafter else None
     target = read("target.path", read_target, case.target.path) if case.target else None
     dumps = tuple(d for i, dump in enumerate(case.training.dumps)
@@ -109,13 +117,14 @@ def inspect(case: Case) -> Inspection:
         launch = live.asked or live.arguments
     env = (read("serving.env", read_env, case.serving.env) or {}) if case.serving.env else {}
     arguments = read("serving.launch", _arguments, case, target, draft, launch, env) if launch else None
-    served = read("serving", _served, case, target, draft, launch, env)
+    overrides = _overrides(case, launch)
+    as_served = read("serving.launch", read_draft, case.drafter.path, overrides) if draft and overrides else draft
+    served = read("serving", _served, case, target, as_served, launch, env)
     trained = read("training.layer_ids", _trained, case, target, draft, dumps)
     of_live = None
-    if live and live.version:
-        own = case.model_copy(update={"serving": case.serving.model_copy(update={"engine": live.engine, "version": live.version})})
-        of_live = read("serving.url", _served, own, target, draft, live.arguments, env)
-    return Inspection(case, draft, target, dumps, launch, env, served, trained, arguments, log, live, live_problem, of_live, problems)
+    if live and told:
+        of_live = read("serving.url", _served, with_serving(engine=live.engine, version=told), target, as_served, live.arguments, env)
+    return Inspection(case, draft, target, dumps, launch, env, served, trained, arguments, log, live, live_problem, of_live, as_served, problems)
 
 
 def _live(case: Case) -> tuple[LiveServer | None, str]:
@@ -130,12 +139,21 @@ def _served(case: Case, target: Target | None, draft: Draft | None, launch: Laun
     serving = case.serving
     if not (serving.engine and serving.version and target and draft):
         return None
-    runner = {"0": "v1", "1": "v2"}.get(env.get("VLLM_USE_V2_MODEL_RUNNER", "")) if serving.engine == "vllm" else None
+    runner = runner_of({**(launch.env if launch else {}), **env}) if serving.engine == "vllm" else None
     flags = launch.arguments if launch else {}
     eager = bool(flags.get("disable_cuda_graph") or flags.get("enforce_eager") or flags.get("device") == "cpu")
     return resolve_layers(
         serving.engine, serving.version, model_type=target.model_type, layers=target.layers, claimed=_claimed(serving.engine, draft, flags),
         architecture=target.architectures[0] if target.architectures else None, runner=runner, cuda_graph=not eager)
+
+
+def _overrides(case: Case, launch: LaunchLine | None) -> dict[str, Any]:
+    """What the launch line lays over the draft's config (sglang ModelConfig.from_server_args, 0.4.9:289 to 0.5.23:962); text that is no object stops the server."""
+    text = launch.arguments.get("json_model_override_args") if launch and case.serving.engine == "sglang" else None
+    try:
+        return parse_object(text, "--json-model-override-args") if isinstance(text, str) else {}
+    except EvidenceError:
+        return {}
 
 
 def _claimed(engine: str, draft: Draft, flags: Mapping[str, Any]) -> ClaimedIds:
@@ -150,9 +168,11 @@ def _claimed(engine: str, draft: Draft, flags: Mapping[str, Any]) -> ClaimedIds:
 def _trained(case: Case, target: Target | None, draft: Draft | None, dumps: tuple[DumpInfo, ...]) -> TrainedAnswer | None:
     trainer = case.training.trainer
     ids = case.training.layer_ids or next((d.layer_ids for d in dumps if d.layer_ids), None)
-    if trainer is None or trainer.name == "other" or ids is None or target is None:
+    if trainer is None or trainer.name == "other" or target is None:
         return None
     answer = trained_boundaries(trainer.name, trainer.version, ids=ids, layers=target.layers, aux_planes=draft.n_aux if draft else None)
+    if ids is None and answer.rule != "fixed":
+        return None  # its default is one of several that it may have been given
     if answer.error:
         raise ValueError(f"training.layer_ids: {answer.error}")
     return answer
@@ -163,15 +183,6 @@ def _arguments(case: Case, target: Target | None, draft: Draft | None, launch: L
     if not (serving.engine and serving.version):
         return None
     return resolve_args(
-        serving.engine, serving.version, _known_words(launch.argv), architecture=target.architectures[0] if target and target.architectures else None,
+        serving.engine, serving.version, launch.argv, architecture=target.architectures[0] if target and target.architectures else None,
         draft_architecture=draft.architectures[0] if draft and draft.architectures else None,
         model_type=target.model_type if target else None, env={**launch.env, **env})
-
-
-def _known_words(argv: Sequence[str]) -> list[str]:
-    """The launch arguments without those whose value only the shell knows (`--tp $(nproc)`): what is not known accuses nobody."""
-    words = list(argv)
-    for i in range(len(words) - 1, 0, -1):
-        if words[i].startswith(("$", "`")) and words[i - 1].startswith("-"):
-            del words[i - 1:i + 1]
-    return words

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from eagle_forensics.boundary import format_boundaries
 from eagle_forensics.config.inspection import Inspection
-from eagle_forensics.config.question import Question, rules
+from eagle_forensics.config.question import Question, rules, unless_assumed
 from eagle_forensics.engines.fusion import fusion
 from eagle_forensics.evidence.measurements import read_measurements
 from eagle_forensics.evidence.records import EvidenceError
@@ -21,7 +21,8 @@ UPGRADE = Question("config.upgrade", "Does the same config mean the same states 
 
 def launching_findings(found: Inspection) -> list[Finding]:
     """Path, units, admission and fusion; each only where the case has something to say about it."""
-    return [*_path(found), *_units(found), *_admission(found), *_fused(found)]
+    paths = [unless_assumed(item, {found.engine: found.arguments}) for item in _path(found)]
+    return [*paths, *_units(found), *_admission(found), *_fused(found)]
 
 
 def _path(found: Inspection) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eagle_forensics.config.inspection import Inspection
-from eagle_forensics.config.question import Question, rules
+from eagle_forensics.config.question import Question, rules, unless_assumed
 from eagle_forensics.engines.loading import ENGINES, draft_dtype, draft_quantization
 from eagle_forensics.engines.tables import table
 from eagle_forensics.evidence.records import Draft
@@ -24,9 +24,10 @@ def loading_findings(found: Inspection) -> list[Finding]:
     draft = found.draft
     if draft is None:
         return [CLASS.needs(found, "drafter.path", decides="which class loads it")]
-    bias = [_bias(found, draft)] if "fc.bias" in draft.tensors else []
+    bias = [BIAS.unless_unreadable(lambda: _bias(found, draft))] if "fc.bias" in draft.tensors else []
     shapes = [_head_dims(draft), *bias, _dtype(found, draft)] if draft.tensors else []
-    return [_class(found, draft), *_layer_count(found, draft), *shapes, _quantization(found, draft)]
+    items = [_class(found, draft), *_layer_count(found, draft), *shapes, _quantization(found, draft)]
+    return [item if item.id == HEADS.id else unless_assumed(item, {found.engine: found.arguments if item.id == QUANTIZED.id else found.loads}) for item in items]
 
 
 def _class(found: Inspection, draft: Draft) -> Finding:

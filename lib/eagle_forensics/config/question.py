@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 if TYPE_CHECKING:
@@ -53,8 +55,24 @@ class Question:
         step = f"{' and '.join(do)} in the case file" if do else "compare with a release that is known"
         return self._finding(Status.SKIPPED, f"not examined: {words}", {"required": False, "next_step": f"{step[0].upper()}{step[1:]}; it decides {decides}."})
 
+    def unless_unreadable(self, answer: Callable[[], Finding]) -> Finding:
+        """What `answer` says; an error of this question where a tensor it loads cannot be read."""
+        try:
+            return answer()
+        except EvidenceError as error:
+            return self._finding(Status.ERROR, str(error), {"next_step": "Correct the file, then run again."})
+
     def _finding(self, status: Status, statement: str, more: dict[str, Any]) -> Finding:
         return Finding(id=self.id, question=self.text, status=status, notebook=NOTEBOOK, statement=statement, **more)
+
+
+def unless_assumed(finding: Finding, rules: Mapping[str, Any]) -> Finding:
+    """A rule that was not read for this release accuses nobody: a fail by it becomes an open question. `rules`: who -> the answer (or None)."""
+    assumed = [who for who, answer in rules.items() if answer is not None and answer.assumed]
+    if finding.status is not Status.FAIL or not assumed:
+        return finding
+    statement = f"{finding.statement}; that is so if {' and '.join(assumed)} follow(s) the nearest release whose source was read, which is an assumption"
+    return finding.model_copy(update={"status": Status.INCONCLUSIVE, "statement": statement, "edits": ()})
 
 
 def rules(*sources: str) -> tuple[Evidence, ...]:

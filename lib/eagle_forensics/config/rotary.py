@@ -6,7 +6,7 @@ A draft may have another base than its target: both are only shown. What counts 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -73,7 +73,10 @@ def _readings(found: Inspection, draft: Draft) -> tuple[RopeReading, RopeReading
     trainer, serving, file = found.case.training.trainer, found.case.serving, Path(draft.path) / "config.json"
     name = trainer.name if trainer else draft.source_format if draft.source_format in ("eagle", "modelopt") else None
     trained = trained_rope(name, trainer.version if trainer else None, draft.config, file)
-    served = engine_rope(serving.engine, serving.version, draft.config, file) if serving.engine and serving.version else None
+    if trainer is None and name:
+        trained = replace(trained, who=f"{trained.who} (by the look of the checkpoint)", certain=False)
+    seen = (found.draft_as_served or draft).config
+    served = engine_rope(serving.engine, serving.version, seen, file) if serving.engine and serving.version else None
     return trained, served
 
 
@@ -128,7 +131,7 @@ def _side(who: str, rope: Rope, head_dim: int | None, max_positions: object) -> 
         return Side(who, rope, None, None, problem="no head_dim and no num_attention_heads")
     try:
         inverse, factor = inverse_frequencies(rope, head_dim, max_positions if isinstance(max_positions, int) else None)
-    except (ValueError, TypeError, ZeroDivisionError) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         return Side(who, rope, head_dim, None, problem=str(error))
     return Side(who, rope, head_dim, tuple(inverse), factor)
 
@@ -183,4 +186,5 @@ def _words(side: Side) -> str:
 def _scaling(rope: Rope) -> str:
     scaling = rope.scaling or {}
     kind = str(scaling.get("rope_type", scaling.get("type", "default")))
-    return "no scaling" if kind == "default" else kind + (f" x{scaling['factor']:g}" if isinstance(scaling.get("factor"), int | float) else "")
+    factor = scaling.get("factor")
+    return "no scaling" if kind == "default" else kind + (f" x{factor:g}" if isinstance(factor, int | float) and abs(factor) < 2**53 else "")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eagle_forensics.config.inspection import Inspection
-from eagle_forensics.config.question import Question, rules
+from eagle_forensics.config.question import Question, rules, unless_assumed
 from eagle_forensics.evidence.records import Draft, Target, TensorInfo
 from eagle_forensics.evidence.tensors import load_array
 from eagle_forensics.finding import Evidence, Finding
@@ -51,7 +51,13 @@ def table_findings(found: Inspection) -> list[Finding]:
     draft = found.draft
     if draft is None or not draft.tensors:
         return []
-    return [_embedding(found, draft), _head(found, draft)]
+    items = EMBEDDING.unless_unreadable(lambda: _embedding(found, draft)), HEAD.unless_unreadable(lambda: _head(found, draft))
+    return [unless_assumed(item, {found.engine: found.loads}) for item in items]
+
+
+def comparable(ours: TensorInfo, theirs: TensorInfo) -> bool:
+    """Whether both are tables `[rows, H]` of one width H, with rows."""
+    return len(ours.shape) == len(theirs.shape) == 2 and ours.shape[1] == theirs.shape[1] and 0 not in (*ours.shape, *theirs.shape)
 
 
 def relate(ours: TensorInfo, theirs: TensorInfo, rows: np.ndarray | None = None, their_rows: np.ndarray | None = None) -> Relation:
@@ -77,6 +83,9 @@ def _embedding(found: Inspection, draft: Draft) -> Finding:
         return EMBEDDING.skips("embedding of the target" if found.target else "target.path that can be read", "whether the draft's embedding is the target's, trained, or noise")
     if answer is None:
         return EMBEDDING.needs(found, "serving.engine", "serving.version", decides="whether the draft's embedding or the target's is used")
+    if len(own.shape) != 2 or len(theirs.shape) != 2 or 0 in (*own.shape, *theirs.shape):
+        return EMBEDDING.suspects("load.tensor-inventory", f"an embedding is no table of rows: the draft's is {list(own.shape)}, the target's {list(theirs.shape)}", required=True,
+                                  next_step="Export the checkpoint again, or leave embed_tokens.weight out of it.")
     if own.shape[1] != theirs.shape[1]:
         return EMBEDDING.passes(f"the draft has an embedding of its own width {own.shape[1]} (target {theirs.shape[1]}), which no engine replaces")
     relation, replaced = relate(own, theirs), own.name in answer.replaced
@@ -122,7 +131,7 @@ def _head(found: Inspection, draft: Draft) -> Finding:
         return HEAD.passes(f"{found.engine} uses the draft's own head of {own.shape[0]} rows{note}", observed=own.shape[0], unit="rows", evidence=evidence)
     instead = "the embedding (tie_word_embeddings is true)" if tied else "the target's (draft_vocab_size is null)"
     theirs = _instead(found.target, tied)
-    if theirs is None or theirs.shape[1] != own.shape[1] or theirs.shape[0] != own.shape[0]:
+    if theirs is None or not comparable(own, theirs) or theirs.shape[0] != own.shape[0]:
         return HEAD.suspects("vocab.shared-tables", f"the checkpoint's lm_head {list(own.shape)} is not used by {found.engine}, which takes {instead}", evidence=evidence,
                              next_step="Add the target's weights, or set the config key and measure once.")
     relation = relate(own, theirs)

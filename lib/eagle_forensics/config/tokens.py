@@ -45,6 +45,11 @@ def tokenizer_findings(found: Inspection) -> list[Finding]:
     if not conflicts:
         return [TOKENIZER.passes(f"the {len(shared)} ids of both tokenizers mean the same text", **common)]
     first = conflicts[0]
+    if set(conflicts) <= (_added(draft.path) & _added(target.path)):
+        return [TOKENIZER.suspects(
+            "vocab.tokenizer", f"{len(conflicts)} of {len(shared)} ids, all added tokens, have another name: {first} is {ours[first]!r} for the draft, {theirs[first]!r} for the target", **common,
+            rival=("a healthy drafter", f"{len(conflicts)} of {len(shared)} ids", "not rejected: a reserved token that was named later is the same id to the drafter"),
+            next_step="See whether these tokens occur in the training data (a chat template uses them).")]
     return [TOKENIZER.fails(
         "vocab.tokenizer", f"{len(conflicts)} of {len(shared)} ids mean another text: {first} is {ours[first]!r} for the draft, {theirs[first]!r} for the target", **common,
         rival=("data.template", f"{len(conflicts)} ids differ", "a template changes which ids are sent, not what an id means"),
@@ -63,8 +68,15 @@ def _ids(folder: Path) -> dict[int, str]:
     ids = {i: token for token, i in vocab.items() if isinstance(i, int)} if isinstance(vocab, Mapping) else {}
     if isinstance(vocab, list):  # unigram: [[token, score], ...]
         ids = {i: str(entry[0]) for i, entry in enumerate(vocab) if isinstance(entry, list) and entry}
+    return ids | _named(content)
+
+
+def _added(folder: Path) -> set[int]:
+    """Ids of the tokens that were added beside the learned vocabulary."""
+    return set(_named(read_object(Path(folder) / FILE)))
+
+
+def _named(content: Mapping[str, Any]) -> dict[int, str]:
     added = content.get("added_tokens")
-    for entry in added if isinstance(added, list) else ():
-        if isinstance(entry, Mapping) and isinstance(entry.get("id"), int):
-            ids[entry["id"]] = str(entry.get("content"))
-    return ids
+    entries = [e for e in added if isinstance(e, Mapping) and isinstance(e.get("id"), int)] if isinstance(added, list) else []
+    return {entry["id"]: str(entry.get("content")) for entry in entries}

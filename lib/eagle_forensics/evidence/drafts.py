@@ -57,14 +57,15 @@ FORMATS: tuple[tuple[str, Callable[[_Clues], bool]], ...] = (
 """Layout by content, first match wins; anything else is `unknown`."""
 
 
-def read_draft(path: Path | str) -> Draft:
+def read_draft(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Draft:
     """The drafter of a checkpoint folder (safetensors, sharded or not, or a torch archive); without weights, of its config.
 
+    `overrides` are laid over config.json, key by key, as a server's launch line may do.
     EvidenceError for a folder that is no checkpoint, a config that is no object, or a field of the wrong type.
     """
     path = Path(path)
     file, raw = configs.read_config(path, "drafter")
-    config, notes = _lift(raw, file)
+    config, notes = _lift({**raw, **(overrides or {})}, file)
     eagle = config.get("eagle_config") if isinstance(config.get("eagle_config"), Mapping) else {}
     files, container, metadata, weight_notes = _weights(path)
     hidden = configs.integer(config, "hidden_size", where=file)
