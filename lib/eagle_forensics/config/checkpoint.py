@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from eagle_forensics.config.inspection import Inspection
-from eagle_forensics.config.question import Question, unless_assumed
+from eagle_forensics.config.question import NOTEBOOK, Question, unless_assumed
 from eagle_forensics.config.tables import comparable
 from eagle_forensics.config.widths import width_finding
 from eagle_forensics.engines.tensors import LoadAnswer
@@ -16,7 +16,6 @@ from eagle_forensics.evidence.records import Draft, TensorInfo
 from eagle_forensics.evidence.tensors import load_array
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
-NOTEBOOK = "01_config_inspection"
 INVENTORY = Question("config.inventory", "Does every tensor of the checkpoint reach a parameter, and every parameter a tensor?")
 VOCABULARY = Question("config.vocabulary", "Does the draft vocabulary map to the right target tokens?")
 HEAD_ROWS = 32

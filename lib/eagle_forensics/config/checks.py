@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from eagle_forensics.boundary import format_boundaries, uniform_shift
 from eagle_forensics.config.claims import Claim, claims, compatible
 from eagle_forensics.config.inspection import Inspection
-from eagle_forensics.config.question import Question, unless_assumed
+from eagle_forensics.config.question import NOTEBOOK, Question, unless_assumed
 from eagle_forensics.engines.answers import ArgsAnswer
 from eagle_forensics.engines.remedy import Remedy, serve_boundaries
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
-
-NOTEBOOK = "01_config_inspection"
 
 
 def problem_findings(found: Inspection) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eagle_forensics.config.inspection import Inspection
 from eagle_forensics.config.question import NOTEBOOK, Question
-from eagle_forensics.engines.tensors import fc_planes
+from eagle_forensics.engines.planes import fc_planes
 from eagle_forensics.evidence.records import Draft, TensorInfo
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-PATHS = ("eager", "graph")
-"""Execution paths: eager (prefill, and everything without CUDA graphs) and graph (decode and verify replayed from a CUDA graph)."""
-
 Paths = Mapping[str, tuple[int, ...] | None]
-"""Boundaries by execution path; None: the path crashes, refuses, or does not exist."""
+"""Boundaries by execution path: `eager` (prefill, and everything without CUDA graphs) and `graph` (decode and verify replayed from a CUDA graph);
+None: the path crashes, refuses, or does not exist."""
 
 
 @dataclass(frozen=True)

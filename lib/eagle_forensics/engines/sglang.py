@@ -12,6 +12,7 @@ from typing import Any
 
 from eagle_forensics.boundary import default_boundaries
 from eagle_forensics.engines.answers import Capture, WriteAnswer
+from eagle_forensics.engines.ids import not_integers
 from eagle_forensics.engines.tables import current, family_of, table
 from eagle_forensics.engines.versions import nearest, row_at, since
 from eagle_forensics.evidence.records import ClaimedIds
@@ -100,7 +101,7 @@ def capture(version: str, *, model_type: str, layers: int, claimed: ClaimedIds, 
         return answer(read_from=read_from, values=_graphless(values, cuda_graph), reached=dict.fromkeys(per_path),
                       boundaries=dict.fromkeys(per_path), error=error)
 
-    problem = _not_integers(ids)
+    problem = not_integers(ids)
     if problem:
         return answer(read_from=read_from, values=dict.fromkeys(per_path), reached=dict.fromkeys(per_path),
                       boundaries=dict.fromkeys(per_path), error=problem)
@@ -190,7 +191,7 @@ def _values(target: Target, ids: Sequence[int] | None, layers: int) -> tuple[tup
     if ids is None or target.rule == "default_only":
         return _default(target, layers), "no ids are used: the default 2, L//2, L-3" + (" raised by one" if target.row.get("default_offset") else "") + " is captured, without +1"
     name, release = target.row["cls"], target.release
-    if _not_integers(ids):
+    if not_integers(ids):
         return (), f"{name}: the ids are not integers"
     if target.rule == "plus_one_if_first_is_1":
         if ids and ids[0] == 1:
@@ -241,13 +242,6 @@ def _spell(target: Target, wanted: tuple[int, ...], layers: int) -> tuple[int, .
     if target.rule == "verbatim_if_max_is_L" and wanted[-1] == layers:
         return wanted
     return tuple(value - 1 for value in wanted)
-
-
-def _not_integers(ids: Sequence[Any] | None) -> str | None:
-    for index, item in enumerate(ids or ()):
-        if isinstance(item, bool) or not (isinstance(item, int) or (isinstance(item, float) and item.is_integer())):
-            return f"layer ids must be integers; id {index} is {item!r} ({type(item).__name__}): write numbers, without quotes"
-    return None
 
 
 def _oddities(ids: Sequence[int]) -> list[str]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from eagle_forensics.engines import sglang, trtllm_tensors, vllm
 from eagle_forensics.engines.answers import LoadAnswer
+from eagle_forensics.engines.planes import planes_of
 from eagle_forensics.engines.tables import table
 from eagle_forensics.engines.versions import engine_name, nearest, since
-from eagle_forensics.evidence.records import MOST_IDS
 
 _ATTENTION = ("self_attn.qkv_proj.weight", "self_attn.o_proj.weight")
 _MLA = ("self_attn.fused_qkv_a_proj_with_mqa.weight", "self_attn.q_a_layernorm.weight", "self_attn.q_b_proj.weight",
@@ -25,8 +25,6 @@ _PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 """A fused module and the modules of a checkpoint that fill it piece by piece."""
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "use_aux_norm", "norm_output", "num_aux_hidden_states", "use_aux_hidden_state",
           "use_last_layernorm")
-
-_IDS = "eagle_aux_hidden_state_layer_ids"
 
 MOST_LAYERS = 1000
 """More than any model has; a larger count is a damaged config, and listing its parameters would take minutes."""
@@ -52,23 +50,6 @@ def loading(engine: str, version: str, names: Iterable[str], flags: Any = None, 
     result = (_sglang if name == "sglang" else _vllm)(files, config, at.release, mla, notes)
     honoured = _honoured(name, at.release, config, mla, notes)
     return LoadAnswer(name, version, *result[:4], honoured, error or result[4], tuple(notes), (table("tensors")[name]["source"],), at.assumed)
-
-
-def fc_planes(engine: str, version: str, config: Mapping[str, Any], *, mla: bool) -> int | None:
-    """Aux planes for which the engine builds fc, whatever the checkpoint holds; None where it is not written down. `config` as in the file."""
-    rules = table("sglang")
-    if engine != "sglang" or mla or not since(rules["width_from_ids_since"], nearest(engine, version, sglang.releases()).release):
-        return None
-    nested = config.get("eagle_config")
-    listed = nested.get(_IDS) if isinstance(nested, Mapping) else None
-    return planes_of({"num_aux_hidden_states": config.get("num_aux_hidden_states"), _IDS: listed})
-
-
-def planes_of(config: Mapping[str, Any]) -> int:
-    """Aux planes an engine builds fc for: num_aux_hidden_states, else as many as there are ids, else 3 (sglang 0.5.23 llama_eagle3.py:157)."""
-    said, ids = config.get("num_aux_hidden_states"), config.get(_IDS)
-    count = said if isinstance(said, int) and said > 0 else len(ids) if isinstance(ids, list) and ids else 3
-    return min(count, MOST_IDS)
 
 
 def _sglang(files: list[str], config: Mapping[str, Any], release: str, mla: bool, notes: list[str]) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from eagle_forensics.boundary import default_boundaries
 from eagle_forensics.engines.answers import Capture, WriteAnswer
+from eagle_forensics.engines.ids import not_integers
 from eagle_forensics.engines.tables import current, family_of, table
 from eagle_forensics.engines.versions import nearest, since
 from eagle_forensics.evidence.records import ClaimedIds
@@ -73,7 +74,7 @@ def capture(version: str, *, model_type: str, layers: int, claimed: ClaimedIds, 
 
     ids, read_from = _read_ids(resolver["places"], claimed, chosen, at.release, notes)
     _other_runner(ids, claimed, chosen, at.release, notes)
-    problem = _not_integers(ids)
+    problem = not_integers(ids)
     if problem:
         return answer(read_from, None, None, None, problem)
     values = default_boundaries(layers) if ids is None else tuple(int(i) for i in ids)
@@ -169,13 +170,6 @@ def _reach(values: Sequence[int], layers: int, row: Mapping[str, Any] | None, re
         why = f"never captured: {missing}" if missing else "duplicates collapse"
         return reached, (f"RuntimeError: fc shape mismatch, {len(reached)} planes captured for {len(values)} ids; {why}")
     return reached, None
-
-
-def _not_integers(ids: Sequence[Any] | None) -> str | None:
-    for index, item in enumerate(ids or ()):
-        if isinstance(item, bool) or not (isinstance(item, int) or (isinstance(item, float) and item.is_integer())):
-            return f"layer ids must be integers; id {index} is {item!r} ({type(item).__name__}): write numbers, without quotes"
-    return None
 
 
 def _oddities(ids: Sequence[int], read_from: str) -> list[str]:
