@@ -1,5 +1,8 @@
 """Conversions between definitions of acceptance, with the figures of published logs."""
 
+from itertools import accumulate
+from operator import mul
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,25 +37,13 @@ def test_a_rate_and_its_accept_length_are_inverse(al, steps, definition):
 
 @given(rates)
 def test_survival_and_conditional_are_inverse(conditional):
-    survival = e.survival_of(conditional)
+    survival = tuple(accumulate(conditional, mul))
     assert e.conditional_of(survival) == pytest.approx(conditional)
     assert list(survival) == sorted(survival, reverse=True)
 
 
 def test_a_position_never_reached_has_no_conditional_rate():
     assert e.conditional_of((0.5, 0.0, 0.0)) == (0.5, 0.0, None)
-
-
-@given(rates)
-def test_a_sweep_over_steps_gives_back_survival(conditional):
-    survival = e.survival_of(conditional)
-    sweep = {k: accept_length_from_survival(survival[:k]) for k in range(1, len(survival) + 1)}
-    assert e.survival_of_sweep(sweep) == pytest.approx(survival)
-
-
-def test_a_sweep_with_a_gap_is_refused():
-    with pytest.raises(ValueError, match="every step count"):
-        e.survival_of_sweep({1: 1.6, 3: 2.0})
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=9).filter(sum))

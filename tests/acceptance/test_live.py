@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from eagle_forensics.acceptance import live, live_findings, live_study, paired
+from eagle_forensics.acceptance import live, live_findings, live_frames, live_study, paired, simulation
 from eagle_forensics.acceptance.clients import Sampling, Transport, connect
 from eagle_forensics.acceptance.counters import Acceptance
 from eagle_forensics.acceptance.workload import Prompt, render
@@ -204,24 +204,24 @@ def own_prompts(tmp_path):
 def test_study_of_two_urls_writes_answers_and_no_secret(tmp_path, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, "sk-key-of-the-user")
     with pretending() as (a, _), pretending(speculative=False) as (b, _):
-        work = live_study.begin(case(a.replace("//", "//me:hunter22@"), b), tmp_path / "live", prompts=own_prompts(tmp_path), half_width=None, max_tokens=50, patience=FAST)
-    statuses = {f.id: f.status for f in live_study.findings(work)}
+        work = live_study.begin(case(a.replace("//", "//me:hunter22@"), b), tmp_path / "live", prompts=own_prompts(tmp_path), half_width=0, max_tokens=50, patience=FAST)
+    statuses = {f.id: f.status for f in (*live_study.measured(work), *live_study.reconciled(work))}
     assert statuses["acceptance.live"] is statuses["acceptance.lossless"] is statuses["acceptance.live-confounded"] is Status.PASS
-    written = "".join(f.read_text() for f in (tmp_path / "live").iterdir()) + json.dumps(live_study.record(work)) + live_study.table(work).to_json()
+    written = "".join(f.read_text() for f in (tmp_path / "live").iterdir()) + json.dumps(live_study.record(work)) + live_frames.servers_frame(work.all).to_json()
     assert written.count('"prompt": "p0"') == 2
     for secret in ("sk-key-of-the-user", "hunter22", "sk-very-secret"):
         assert secret not in written
-    assert set(live_study.by_domain(work.speculation)["domain"]) == {"chat", "code"}
-    assert "accept rate as sglang 0.5.23 prints it" in set(live_study.definitions_table(work.speculation)["figure"])
-    run = live_study.as_run(work.speculation)
-    assert run.is_speculative and run.ceiling == 4 and run.tokens_per_second.low < run.tokens_per_second.value and live_study.as_run(work.baseline).is_baseline
+    assert set(live_frames.domains_frame(work.speculation)["domain"]) == {"chat", "code"}
+    assert "accept rate as sglang 0.5.23 prints it" in set(live_frames.definitions_frame(work.speculation)["figure"])
+    run = live_frames.as_run(work.speculation)
+    assert run.is_speculative and run.ceiling == 4 and run.tokens_per_second.low < run.tokens_per_second.value and live_frames.as_run(work.baseline).is_baseline
 
 
 def test_study_asks_for_the_gap_where_answers_part(tmp_path):
     with pretending(tokens=tuple(range(50))) as (a, _), pretending(speculative=False, tokens=(*range(20), 12, *range(21, 50))) as (b, _):
-        work = live_study.begin(case(a, b), tmp_path, prompts=own_prompts(tmp_path), half_width=None, max_tokens=50, limit=2, patience=FAST)
+        work = live_study.begin(case(a, b), tmp_path, prompts=own_prompts(tmp_path), half_width=0, max_tokens=50, limit=2, patience=FAST)
     assert work.pairs == 2 and [d.position for d in work.divergences] == [20, 20]
-    said = live_study.findings(work)[-1]
+    said = live_study.measured(work)[-1]
     assert said.status is Status.INCONCLUSIVE and "2 of 2 greedy answers part" in said.statement
 
 
@@ -229,13 +229,53 @@ def test_study_asks_for_the_gap_where_answers_part(tmp_path):
 def test_study_opens_with_why_it_cannot(tmp_path, what, status, text):
     with pretending(**what) as (url, _):
         work = live_study.begin(case(url), tmp_path, prompts=own_prompts(tmp_path), patience=FAST)
-    (said,) = live_study.findings(work)
+    (said,) = live_study.measured(work)
     assert said.status is status and text in said.statement and work.measurements == {}
 
 
-def test_study_without_a_server_is_skipped(tmp_path):
-    (said,) = live_study.findings(live_study.begin(case(None), tmp_path))
-    assert said.status is Status.SKIPPED
+def test_study_without_a_server_measures_and_says_nothing(tmp_path):
+    work = live_study.begin(case(None), tmp_path / "live", launch_baseline="python -m server")
+    assert work.measurements == {} and live_study.measured(work) == live_study.reconciled(work) == live_study.told_apart(work) == []
+    assert not (tmp_path / "live").exists()
+
+
+@pytest.mark.parametrize("command, why", [
+    ("SGLANG_SIMULATE_ACC_LEN=3.0 python -m sglang.launch_server --model-path m", r"SGLANG_SIMULATE_ACC_LEN=3\.0"), ("env SIMULATE_ACC_LEN=2 python -m server", "SIMULATE_ACC_LEN=2"),
+    ("bash -c 'SGLANG_SIMULATE_ACC_LEN=2 exec python -m server'", "SGLANG_SIMULATE_ACC_LEN=2"), ("SGLANG_SIMULATE_UNIFORM_EXPERTS=true python -m server", "UNIFORM_EXPERTS"),
+    ("""vllm serve m --speculative-config '{"method": "eagle3", "rejection_sample_method": "synthetic"}'""", "synthetic")])
+def test_a_launch_line_that_simulates_is_never_started(tmp_path, command, why):
+    work = live_study.begin(case(None), tmp_path, launch=command, prompts=own_prompts(tmp_path))
+    (said,) = live_study.measured(work)
+    assert said.status is Status.ERROR and re.search(why, said.statement) and "the launch command of speculation" in said.statement
+    assert not (tmp_path / "speculation.log").exists()
+
+
+@pytest.mark.parametrize("serving", [{"env": {"SGLANG_SIMULATE_ACC_LEN": "3"}}, {"launch": "SGLANG_SIMULATE_ACC_LEN=3 python -m sglang.launch_server --model-path m"}])
+def test_papers_of_a_simulating_server_refuse_its_url(tmp_path, serving):
+    with pretending() as (url, p):
+        work = live_study.begin(Case.model_validate({"name": "x", "serving": {"url": url, **serving}}), tmp_path, prompts=own_prompts(tmp_path), patience=FAST)
+    assert "simulates acceptance" in live_study.measured(work)[0].statement and p.asked == []
+
+
+def test_a_variable_that_is_off_or_no_number_simulates_nothing(monkeypatch):
+    assert simulation.by_environment({"SGLANG_SIMULATE_ACC_LEN": "-1", "SIMULATE_ACC_LEN": "x", "SGLANG_SIMULATE_ACC_METHOD": "match-expected", "SGLANG_SIMULATE_UNIFORM_EXPERTS": "false"}) is None
+
+
+def test_study_measures_a_grid_and_a_repetition_on_the_same_prompts(tmp_path):
+    with pretending() as (a, _), pretending(speculative=False) as (b, _):
+        work = live_study.begin(case(a, b), tmp_path / "live", prompts=own_prompts(tmp_path), half_width=0, max_tokens=50, concurrency=[1, 4], temperature=[0.0, 0.7],
+                                again=True, patience=FAST)
+    assert [(m.settings.sampling.temperature, m.settings.concurrency) for m in work.all] == [(0.0, 1)] * 2 + [(0.0, 4)] * 2 + [(0.7, 1)] * 2
+    assert {f.id: f.status for f in live_study.told_apart(work)} == {
+        "acceptance.split-rounds": Status.SKIPPED, "acceptance.split-length": Status.SKIPPED, "acceptance.split-domains": Status.PASS, "acceptance.split-cache": Status.SKIPPED,
+        "acceptance.split-load": Status.PASS, "acceptance.split-temperature": Status.PASS}
+    assert sorted(f.name for f in (tmp_path / "live").glob("*.jsonl"))[0] == "answers_baseline.jsonl" and len(list((tmp_path / "live").glob("*.jsonl"))) == 8
+
+
+def test_a_grid_without_a_point_is_refused(tmp_path):
+    with pretending() as (url, _):
+        (said,) = live_study.measured(live_study.begin(case(url), tmp_path, prompts=own_prompts(tmp_path), concurrency=[0]))
+    assert said.status is Status.ERROR and "concurrencies from 1 on" in said.statement
 
 
 def test_study_runs_inside_a_running_loop(tmp_path):

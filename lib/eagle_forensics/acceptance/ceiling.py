@@ -68,7 +68,9 @@ class Ceiling:
 
 
 def cycle_ms(run: Run) -> stats.Estimate | None:
-    """Milliseconds of one draft-and-verify round, with the interval of the printing; None without both figures."""
+    """Milliseconds of one draft-and-verify round: as measured, else from both figures with the interval of their printing."""
+    if run.cycle_ms is not None:
+        return run.cycle_ms
     al, speed = run.accept_length, run.tokens_per_second
     if al is None or speed is None or al.low <= 0 or speed.low <= 0:
         return None
@@ -79,6 +81,8 @@ def cycle_ms(run: Run) -> stats.Estimate | None:
 def measured_accept_length(run: Run) -> stats.Estimate | None:
     """The run's accept length with printing and sampling error added; without `rounds` the printing alone, said in `method`."""
     al = run.accept_length
+    if al is not None and al.clusters:  # measured here, with its sampling interval
+        return al
     if al is None or not run.rounds or run.ceiling is None:
         return al and replace(al, method=f"{al.method}; rounds not recorded, sampling error unknown")
     half = sampling_half_width(al.value, run.rounds, max(run.ceiling, al.value), run.survival)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 from eagle_forensics.acceptance.counters import Acceptance
@@ -55,6 +56,8 @@ class Answer:
     cached_tokens: int | None = None
     finish: str | None = None
     acceptance: Acceptance | None = None
+    by_round: tuple[int, ...] | None = None
+    """Tokens of each verify round in order, the bonus token included; None unless the stream brought exactly one event a round."""
     started_s: float = 0.0
     """Monotonic clock."""
     first_s: float | None = None
@@ -128,6 +131,13 @@ async def connect(transport: Transport) -> Client:
         if isinstance(said, dict) and client.recognises(said):
             return client(transport)
     raise ValueError(f"{transport.url}: neither SGLang (/server_info) nor vLLM (/version) answers there. Check serving.url.")
+
+
+def rounds_in_order(seen: Sequence[int], acceptance: Acceptance | None) -> tuple[int, ...] | None:
+    """Tokens of each round from the tokens said to be there after each event of a stream, prefill's one first."""
+    rounds = tuple(later - earlier for earlier, later in pairwise(seen))
+    whole = acceptance is not None and len(rounds) == acceptance.rounds and seen[0] == 1 and min(rounds, default=0) > 0
+    return rounds if whole else None
 
 
 def shown_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

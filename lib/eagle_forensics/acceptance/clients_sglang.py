@@ -7,6 +7,7 @@ drafts and their histogram, so nothing aggregated is needed. `avg_spec_accept_le
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -14,8 +15,16 @@ from typing import Any, ClassVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from eagle_forensics.acceptance import counters
-from eagle_forensics.acceptance.clients import Answer, Choice, Sampling, Server, digest, shown_arguments
+from eagle_forensics.acceptance import counters, simulation
+from eagle_forensics.acceptance.clients import (
+    Answer,
+    Choice,
+    Sampling,
+    Server,
+    digest,
+    rounds_in_order,
+    shown_arguments,
+)
 from eagle_forensics.evidence.transport import Failure, Transport
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -25,7 +34,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "histogram": ("spec_correct_drafts_histogram", "spec_accept_histogram"),
 }
 """Canonical count to its names, newest first; before 0.5.5 only `spec_verify_ct` exists and accepted drafts follow from the tokens."""
-SIMULATION = ("SGLANG_SIMULATE_ACC_LEN", "SIMULATE_ACC_LEN")
+COMPLETED = re.compile(rb'"completion_tokens": ?(\d{1,7})[,}]')
 LIVE_STATE = ("internal_states", "startup_time", "status", "last_gen_throughput")
 """Parts of /server_info that are no arguments."""
 
@@ -46,6 +55,7 @@ class SglangClient:
         said = await self._info()
         states = said.get("internal_states")
         state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+        env = state.get("env_vars")
         arguments = shown_arguments({k: v for k, v in said.items() if k not in LIVE_STATE})
         algorithm, interval = said.get("speculative_algorithm"), said.get("decode_log_interval")
         notes = []
@@ -53,7 +63,7 @@ class SglangClient:
             notes.append(f"avg_spec_accept_length and the gauges follow only every {interval} decode steps (--decode-log-interval); counts per request are exact")
         return Server(
             self.url, self.engine, said.get("version"), arguments, algorithm is not None, said.get("speculative_num_steps"), said.get("speculative_eagle_topk"),
-            said.get("speculative_num_draft_tokens"), digest([said.get("startup_time"), said.get("random_seed"), arguments]), _simulated(state), tuple(notes))
+            said.get("speculative_num_draft_tokens"), digest([said.get("startup_time"), said.get("random_seed"), arguments]), simulation.by_environment(env if isinstance(env, dict) else {}), tuple(notes))
 
     async def reported_accept_length(self) -> float | None:
         """`avg_spec_accept_length`: cumulative since start or flush, bonus counted, as of the last decode log line."""
@@ -63,12 +73,14 @@ class SglangClient:
     async def answer(self, prompt: str, domain: str, ids: tuple[int, ...], sampling: Sampling) -> Answer:
         body = {"input_ids": list(ids), "stream": True, "sampling_params": {"temperature": sampling.temperature, "max_new_tokens": sampling.max_tokens}}
         began = time.monotonic()
-        first, last = None, b""
+        first, last, seen = None, b"", []
         try:
             async with aclosing(self.transport.events("/generate", body)) as events:
                 async for event in events:
                     if first is None:
                         first = time.monotonic() - began
+                    if (count := COMPLETED.search(event)) and count[1] != b"0":
+                        seen.append(int(count[1]))
                     last = event
             seconds = time.monotonic() - began
             final = json.loads(last or b"{}")
@@ -91,7 +103,7 @@ class SglangClient:
         out = final.get("output_ids")
         return Answer(prompt, domain, meta.get("prompt_tokens"), tuple(out) if isinstance(out, list) else None, str(final.get("text", "")),
                       meta.get("completion_tokens"), meta.get("cached_tokens"), reason.get("type") if isinstance(reason, dict) else str(reason),
-                      acceptance, began, first, seconds, notes=notes)
+                      acceptance, rounds_in_order(seen, acceptance), began, first, seconds, notes=notes)
 
     async def counters(self) -> counters.Acceptance | None:
         """Verify calls of `/metrics` (>= 0.5.13 with --enable-metrics); accepted drafts are not counted there."""
@@ -130,15 +142,3 @@ class SglangClient:
         if not isinstance(said, dict):
             raise Failure("malformed", "/server_info is no JSON object")
         return said
-
-
-def _simulated(state: Mapping[str, Any]) -> str | None:
-    env = state.get("env_vars")
-    for name in SIMULATION:
-        value = env.get(name) if isinstance(env, dict) else None
-        try:
-            if value is not None and float(value) > 0:
-                return f"{name}={value}"
-        except (TypeError, ValueError):
-            continue
-    return None

@@ -15,8 +15,16 @@ from typing import Any, ClassVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from eagle_forensics.acceptance import counters
-from eagle_forensics.acceptance.clients import Answer, Choice, Sampling, Server, digest, shown_arguments
+from eagle_forensics.acceptance import counters, simulation
+from eagle_forensics.acceptance.clients import (
+    Answer,
+    Choice,
+    Sampling,
+    Server,
+    digest,
+    rounds_in_order,
+    shown_arguments,
+)
 from eagle_forensics.evidence.transport import Failure, Transport
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -47,13 +55,12 @@ class VllmClient:
         speculative = bool(spec) or any(s.name == f"{COUNTERS}drafts_total" for s in samples)
         steps = spec.get("num_speculative_tokens") or (len(positions) or None)
         started = [s.value for s in samples if s.name == "process_start_time_seconds"]
-        simulated = f"rejection_sample_method={spec['rejection_sample_method']}" if spec.get("rejection_sample_method") == "synthetic" else None
         return Server(self.url, self.engine, version, arguments, speculative, steps, 1 if speculative else None, steps,
-                      digest([started, version, arguments, sorted(map(str, positions))]), simulated, notes)
+                      digest([started, version, arguments, sorted(map(str, positions))]), simulation.by_config(spec), notes)
 
     async def answer(self, prompt: str, domain: str, ids: tuple[int, ...], sampling: Sampling) -> Answer:
         began = time.monotonic()
-        first, out, text, finish, usage, spec = None, [], [], None, {}, None
+        first, out, seen, text, finish, usage, spec = None, [], [], [], None, {}, None
         try:
             body = {"model": await self._name(), "prompt": list(ids), "max_tokens": sampling.max_tokens, "temperature": sampling.temperature,
                     "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
@@ -65,7 +72,9 @@ class VllmClient:
                     for choice in piece.get("choices") or ():
                         if first is None:
                             first = time.monotonic() - began
-                        out += choice.get("token_ids") or ()
+                        if tokens := choice.get("token_ids"):
+                            out += tokens
+                            seen.append(len(out))
                         text.append(choice.get("text") or "")
                         finish = choice.get("finish_reason") or finish
                     usage = piece.get("usage") or usage
@@ -85,7 +94,8 @@ class VllmClient:
         except (ValueError, TypeError) as error:
             acceptance, notes = None, (f"its counters contradict each other: {error}",)
         return Answer(prompt, domain, usage.get("prompt_tokens"), tuple(out) or None, "".join(text), tokens if tokens is not None else len(out) or None,
-                      (usage.get("prompt_tokens_details") or {}).get("cached_tokens"), finish, acceptance, began, first, seconds, notes=notes)
+                      (usage.get("prompt_tokens_details") or {}).get("cached_tokens"), finish, acceptance, rounds_in_order(seen, acceptance), began, first, seconds,
+                      notes=notes)
 
     async def counters(self) -> counters.Acceptance | None:
         try:

@@ -7,10 +7,9 @@ and the plain conversions, are `engines.metrics`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from operator import mul
+from itertools import pairwise
 
 import numpy as np
 
@@ -67,24 +66,10 @@ def accept_length_of_requests(accepted: Sequence[float], rounds: Sequence[float]
     return stats.ratio_of_sums(tokens, rounds, seed=seed)
 
 
-def survival_of(conditional: Sequence[float]) -> tuple[float, ...]:
-    """Survival per position from conditional acceptance: running product."""
-    return tuple(accumulate(conditional, mul))
-
-
 def conditional_of(survival: Sequence[float]) -> tuple[float | None, ...]:
     """Conditional acceptance per position from survival; None at positions that no round reached."""
     before = (1.0, *survival[:-1])
     return tuple(s / b if b > 0 else None for s, b in zip(survival, before, strict=True))
-
-
-def survival_of_sweep(accept_lengths: Mapping[int, float]) -> tuple[float, ...]:
-    """Survival from a sweep over steps 1..k: S_i = AL(i) - AL(i-1), AL(0) = 1. Raises ValueError if a step count is missing."""
-    steps = sorted(accept_lengths)
-    if steps != list(range(1, len(steps) + 1)):
-        raise ValueError(f"survival from a sweep needs every step count from 1 on, got {steps}")
-    values = [1.0, *(accept_lengths[k] for k in steps)]
-    return tuple(b - a for a, b in pairwise(values))
 
 
 def from_histogram(counts: Sequence[int]) -> stats.Estimate:

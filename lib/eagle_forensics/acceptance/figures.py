@@ -75,7 +75,7 @@ def ceiling_plot(tests: Sequence[Ceiling]) -> tuple[Figure, str, str]:
 
 
 def steps_plot(sweep: Sweep) -> tuple[Figure, str, str]:
-    """Tokens/s against steps on the cost line, with the line of no speculation."""
+    """Tokens/s against steps on the cost line, with the band of no speculation and the ceiling of a perfect drafter."""
     theme()
     import matplotlib.pyplot as plt
 
@@ -91,10 +91,13 @@ def steps_plot(sweep: Sweep) -> tuple[Figure, str, str]:
     best = sweep.best
     ax.scatter([best.steps], [best.tokens_per_second.value], marker="D", s=90, facecolor="none", edgecolor=GREEN, lw=2.5, zorder=5,
                label=f"most on the line: {best.steps}")
+    ceilings = [sweep.fit.tokens_per_second(k, k + 1) for k in ks]
+    ax.plot(ks, ceilings, color="#374151", lw=1.2, ls=":", label="ceiling: every draft accepted")
     if sweep.baseline is not None:
-        ax.axhline(sweep.baseline.value, color=RED, ls="--", lw=1.8, label=f"no speculation: {sweep.baseline.value:.1f}")
+        _no_speculation(ax, sweep.baseline)
+    top = max([*values, *(c.tokens_per_second.high for c in sweep.choices), sweep.baseline.high if sweep.baseline else 0, ceilings[0]])
     ax.set_xticks(ks)
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, min(1.08 * max([top, *ceilings]), FAR * top))
     ax.set_xlabel("draft steps")
     ax.set_ylabel("tokens/s")
     beaten = sweep.baseline is not None and best.tokens_per_second.value < sweep.baseline.value
@@ -106,6 +109,42 @@ def steps_plot(sweep: Sweep) -> tuple[Figure, str, str]:
     fit = sweep.fit
     return fig, alt, (f"Cycle = {fit.fixed_ms.value:.2f} + {fit.step_ms.value:.3f} x steps ms, least squares over {len(fit.steps)} runs; "
                       "tokens/s = accept length / cycle.")
+
+
+def speed_plot(tests: Sequence[Ceiling]) -> tuple[Figure, str, str]:
+    """Tokens/s against steps as measured, where no cost line can be drawn: with the band of no speculation and each run's ceiling. ValueError without a run of known steps."""
+    tests = sorted((c for c in tests if c.run.steps is not None), key=lambda c: c.run.steps)
+    if not tests:
+        raise ValueError("tokens/s against steps needs a run of known steps with a baseline")
+    theme()
+    import matplotlib.pyplot as plt
+
+    fig, ax = plt.subplots(layout="constrained")
+    base = tests[0].baseline_tokens_per_second
+    _no_speculation(ax, base)
+    for i, c in enumerate(tests):
+        speed = c.run.tokens_per_second
+        ax.errorbar([c.run.steps], [speed.value], yerr=[[speed.value - speed.low], [speed.high - speed.value]], fmt="o", color=BLUE, ms=7, capsize=4, zorder=4,
+                    label="measured" if i == 0 else None)
+        ax.plot([c.run.steps], [c.best_tokens_per_second.value], marker="_", ms=26, mew=2.5, color="#374151", ls="", label="ceiling: every draft accepted" if i == 0 else None)
+    top = max(max(c.run.tokens_per_second.high for c in tests), base.high)
+    ax.set_ylim(0, min(1.08 * max(top, *(c.best_tokens_per_second.value for c in tests)), FAR * top))
+    ks = sorted({c.run.steps for c in tests})
+    ax.set_xticks(ks)
+    ax.set_xlim(min(ks) - 1, max(ks) + 1)
+    ax.set_xlabel("draft steps")
+    ax.set_ylabel("tokens/s")
+    best = max(tests, key=lambda c: c.speedup)
+    title = f"{_steps(best.run)}: {best.speedup:.2f} times the tokens/s without speculation ({WORDS[best.outcome]})"
+    ax.set_title(title)
+    ax.legend(loc="best", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9)
+    alt = f"{title}. " + " ".join(f"{_steps(c.run)}: {c.run.tokens_per_second.value:.1f}, ceiling {c.best_tokens_per_second.value:.1f}." for c in tests)
+    return fig, alt, "Bars and band: intervals of the figures. A cost line needs three step counts; with fewer the best step count is not known."
+
+
+def _no_speculation(ax: Axes, baseline: stats.Estimate) -> None:
+    ax.axhspan(baseline.low, baseline.high, color=RED, alpha=0.12, lw=0)
+    ax.axhline(baseline.value, color=RED, ls="--", lw=1.8, label=f"no speculation: {baseline.value:.1f}")
 
 
 def prediction_plot(match: Match, most: int = 10) -> tuple[Figure, str, str]:

@@ -12,6 +12,7 @@ from eagle_forensics.acceptance import ceiling as _ceiling
 from eagle_forensics.acceptance import confounds as _confounds
 from eagle_forensics.acceptance import cost as _cost
 from eagle_forensics.acceptance import prediction as _prediction
+from eagle_forensics.acceptance.advice import launch_arguments
 from eagle_forensics.acceptance.ceiling import Ceiling, Outcome
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.words import NOTEBOOK, listed, plural, spread
@@ -125,7 +126,7 @@ def steps(runs: Sequence[Run], configured: int | None = None) -> Finding:
                        statement=f"Every measured step count loses to the baseline of {base.value:g} tokens/s ({line}): the number of steps is "
                        "not the lever here.", next_step="Settle cost and wiring first, then sweep the steps again.")
     if configured is None:
-        return Finding(**common, status=Status.SKIPPED, observed=best.steps, n=len(speculative), evidence=(detail,), remedy=f"Serve with {plural(best.steps, 'step')}.",
+        return Finding(**common, status=Status.SKIPPED, observed=best.steps, n=len(speculative), evidence=(detail,), remedy=_serve_with(best.steps, speculative),
                        statement=f"{summary}. The launch line is not known, so there is no configured step count to hold against it.")
     if configured not in {c.steps for c in found.choices}:
         return Finding(**common, status=Status.INCONCLUSIVE, observed=best.steps, evidence=(detail,), next_step=need,
@@ -146,9 +147,14 @@ def steps(runs: Sequence[Run], configured: int | None = None) -> Finding:
                               why_rejected="there every step count loses; here another one wins" if best.probability_wins and best.probability_wins > 0.95
                               else "not rejected"),
         refuted_by=f"Interleaved repeats in which {plural(configured, 'step')} reach the tokens/s of {best.steps}.",
-        evidence=(detail,), remedy=f"Serve with {plural(best.steps, 'step')}.",
+        evidence=(detail,), remedy=_serve_with(best.steps, speculative),
         predicted_effect=f"{1 / ratio.value:.3f}x the tokens/s of {plural(configured, 'step')} (interval {1 / ratio.high:.3f} to {1 / ratio.low:.3f})",
         next_step="Confirm with a fresh run at the recommended steps; repeat the sweep for every concurrency that matters.")
+
+
+def _serve_with(steps: int, runs: Sequence[Run]) -> str:
+    engine = next((r.engine for r in runs if r.engine), None)
+    return f"Serve with {plural(steps, 'step')}: `{launch_arguments(engine, steps)}`."
 
 
 def _missing_for_ceiling(runs: Sequence[Run]) -> str:

@@ -12,10 +12,14 @@ from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 
 def prediction(runs: Sequence[Run], predicted: Mapping[str, Any] | None, *, served: str | None = None,
-               wiring_faults: Mapping[str, str] | None = None) -> Finding:
-    """Does the live accept length meet the offline prediction, and if not, which wiring does it match?"""
-    common: dict[str, Any] = {"id": "acceptance.prediction", "notebook": NOTEBOOK, "unit": "tokens per verify round",
-                              "question": "Does the live accept length meet the offline prediction?"}
+               wiring_faults: Mapping[str, str] | None = None, live: bool = False) -> Finding:
+    """Does the measured accept length meet the offline prediction, and if not, which wiring does it match?
+
+    `predicted`: the record of notebook 02; `live`: the runs were measured here, after that record was written.
+    """
+    common: dict[str, Any] = {"id": "acceptance.live-prediction" if live else "acceptance.prediction", "notebook": NOTEBOOK, "unit": "tokens per verify round",
+                              "question": "Does the accept length predicted before contain the one measured now?" if live else
+                              "Does the live accept length meet the offline prediction?"}
     if not predicted:
         return Finding(**common, status=Status.SKIPPED, next_step="Run notebook 02 with drafter, target and a dump.",
                        statement="There is no offline prediction: it would tell a badly fed drafter (live below prediction) from a weak one.")
@@ -27,13 +31,13 @@ def prediction(runs: Sequence[Run], predicted: Mapping[str, Any] | None, *, serv
     figures = f"{m.run.label}: measured {spread(m.measured)}, predicted for the trained wiring {spread(m.trained)}"
     shown = {"observed": m.measured.value, "expected": m.trained.value, "interval": m.measured.interval, "n": m.run.rounds,
              "evidence": tuple(Evidence(note=f"{h.name}: {spread(h.predicted)}, {'meets' if h.distance == 0 else f'misses by {h.distance:.3f}'}")
-                               for h in m.hypotheses[:8])}
+                               for h in m.hypotheses[:8]) + (_made_before(m) if live else ())}
     others = [c for c in m.candidates if c != _prediction.TRAINED]
     if _prediction.TRAINED in m.candidates:
         clash = served in others
         also = f" By itself this does not exclude {listed(others)}: the fingerprint decides." if others else ""
         return Finding(**common, **shown, status=Status.INCONCLUSIVE if clash else Status.PASS,
-                       statement=f"{figures}: the prediction is met.{also}")
+                       statement=f"{figures}: {_met(m) if live else 'the prediction is met'}.{also}")
     if not m.shortfall:
         return Finding(**common, **shown, status=Status.INCONCLUSIVE, required=False,
                        statement=f"{figures}: better than predicted by {m.excess:.3f}. The live text is easier, or degenerate.",
@@ -54,6 +58,16 @@ def prediction(runs: Sequence[Run], predicted: Mapping[str, Any] | None, *, serv
         remedy="Feed the trained states: notebooks 01 to 03 name the list for this engine.",
         predicted_effect=f"accept length {spread(m.trained)} at {plural(m.run.steps, 'step')}",
         next_step="Apply the wiring fix of notebook 01 and measure the same prompts again.")
+
+
+def _met(m: _prediction.Match) -> str:
+    return "the prediction contains the measured value" if not m.trained.excludes(m.measured.value) else "the intervals of prediction and measurement meet"
+
+
+def _made_before(m: _prediction.Match) -> tuple[Evidence, ...]:
+    t = m.trained
+    return (Evidence(note=f"predicted before the measurement, on {t.n} tokens or rounds of {t.clusters} recorded sequences; measured on {m.run.dataset} prompts "
+                     f"({m.run.prompts_hash})", path="evidence/02_prediction.json"),)
 
 
 def _rival_wiring(m: _prediction.Match, accused: str) -> Competitor:

@@ -48,6 +48,8 @@ class Settings:
     half_width: float | None = 0.1
     """Stop once the accept length is known to +- this (tokens per round); None: ask every prompt."""
     seed: int = 0
+    flush: bool = True
+    """Empty the prefix cache before the first prompt; without it, prompts asked before are found there."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ async def _open(label: str, client: Client, workload: Workload, settings: Settin
     for prompt in workload.prompts[:settings.warm_up]:
         say(f"{label}: warm-up")
         await _ask(client, prompt, settings)
-    why = await client.flush()
+    why = await client.flush() if settings.flush else None
     return _Lane(label, client, server, await _settled(client), [], problems=tuple(filter(None, (*server.notes, why))))
 
 

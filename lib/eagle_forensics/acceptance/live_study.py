@@ -1,9 +1,10 @@
-"""The steps of a live measurement as a notebook cell calls them: measure, then tables, findings and the rows for the measurements table."""
+"""The steps of a live measurement as a notebook cell calls them: measure at one or several settings, then findings and the record."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,19 +13,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pandas as pd
-
-from eagle_forensics.acceptance import counters, live, live_findings, sanity, serve, workload
-from eagle_forensics.acceptance.clients import Answer, Sampling, Transport, connect
+from eagle_forensics.acceptance import live, live_findings, sanity, serve, simulation, splits, workload
+from eagle_forensics.acceptance.clients import Answer, Client, Sampling, connect
 from eagle_forensics.acceptance.live import Measurement, Settings
 from eagle_forensics.acceptance.paired import Speed, speed
-from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.sanity import Divergence
 from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.decode_log import Window, read_decode_log
+from eagle_forensics.evidence.environment import read_env
+from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.records import EvidenceError
-from eagle_forensics.evidence.transport import Failure, Patience
+from eagle_forensics.evidence.transport import Failure, Patience, Transport
 from eagle_forensics.finding import Finding, Status
 
 SPECULATION, BASELINE = "speculation", "baseline"
@@ -37,9 +37,13 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class LiveWork:
-    """Measurements by label (`speculation`, `baseline`); empty with the reason in `opening`."""
+    """Measurements by label (`speculation`, `baseline`) at the first setting, and at the others; empty with the reason in `opening`."""
 
     measurements: Mapping[str, Measurement]
+    others: tuple[Mapping[str, Measurement], ...] = ()
+    """At further concurrencies and temperatures, on the same prompts."""
+    again: Mapping[str, Measurement] | None = None
+    """The first setting once more, with the prompts in the prefix cache."""
     pairs: int = 0
     """Greedy answers that both servers gave in full."""
     divergences: tuple[Divergence, ...] = ()
@@ -56,77 +60,133 @@ class LiveWork:
         return self.measurements.get(BASELINE)
 
     @property
+    def all(self) -> tuple[Measurement, ...]:
+        """Every measurement that may be compared by tokens/s: all but the repetition."""
+        return tuple(m for point in (self.measurements, *self.others) for m in point.values())
+
+    @property
     def speed(self) -> Speed | None:
         return speed(self.speculation, self.baseline) if self.speculation and self.baseline else None
 
 
-def begin(case: Case, folder: Path, *, launch: str | None = None, launch_baseline: str | None = None, prompts: Path | None = None, temperature: float = 0.0,
-          max_tokens: int = 128, concurrency: int = 1, warm_up: int = 2, half_width: float | None = 0.1, limit: int | None = None, seed: int = 0,
-          env: Mapping[str, str] | None = None, patience: Patience | None = None, progress: Progress | None = None) -> LiveWork:
+def progress_line(text: str) -> None:
+    """One line that overwrites the last: of a saved notebook only the final state remains."""
+    print(f"\r{text[:140]:<140}", end="", flush=True)
+
+
+def begin(case: Case, folder: Path, *, launch: str = "", launch_baseline: str = "", prompts: str | Path = "", temperature: Sequence[float] = (0.0,),
+          concurrency: Sequence[int] = (1,), max_tokens: int = 128, warm_up: int = 2, half_width: float = 0.1, limit: int = 0, again: bool = False, seed: int = 0,
+          patience: Patience | None = None, progress: Progress | None = progress_line) -> LiveWork:
     """Measure the case's live servers: those of `serving.url` and `serving.baseline_url`, or started here from launch commands.
 
-    Answers and server logs are written into `folder` as they come. A server that is not up, or refuses, becomes the opening finding.
-    `concurrency` is one point of a grid: call it once a point.
+    Nothing is measured where the case names no URL and no command is given. Answers and server logs are written into `folder` as they come. The first
+    temperature is measured at every concurrency, the other temperatures at the first one. `half_width` 0 and `limit` 0: ask all prompts.
+    A server that is not up, or refuses, becomes the opening finding.
     """
     urls = {SPECULATION: case.serving.url, BASELINE: case.serving.baseline_url}
     commands = {SPECULATION: launch, BASELINE: launch_baseline}
-    common = {"id": "acceptance.live", "question": "What accept length does the live server reach?", "notebook": NOTEBOOK}
     if not urls[SPECULATION] and not launch:
-        return LiveWork({}, opening=(Finding(**common, status=Status.SKIPPED, statement="Not measured: the case names no live server and no launch command was given.",
-                                             next_step="Set serving.url (and serving.baseline_url), or give launch commands."),))
-    settings = Settings(Sampling(temperature, max_tokens), concurrency, warm_up, half_width, seed)
+        return LiveWork({})
     try:
-        work = workload.render(workload.read_prompts(prompts), case.target.path if case.target else None, name=prompts.name if prompts else "built-in")
+        points = _points(temperature, concurrency, Settings(Sampling(max_tokens=max_tokens), warm_up=warm_up, half_width=half_width or None, seed=seed))
+        own = Path(prompts) if prompts else None
+        work = workload.render(workload.read_prompts(own), case.target.path if case.target else None, name=own.name if own else "built-in")
         work = work.first(limit) if limit else work
+        _refuse_simulation(case, commands)
         with ExitStack() as stack:
             for label, command in commands.items():
                 if command:
-                    server = stack.enter_context(serve.serving(command, folder / f"{label}.log", env=env, progress=progress))
+                    server = stack.enter_context(serve.serving(command, folder / f"{label}.log", progress=progress))
                     urls[label] = server.url
-            found = _wait(_measure({k: str(u) for k, u in urls.items() if u}, work, settings, folder, patience, progress))
+            found = _wait(_measure({k: str(u) for k, u in urls.items() if u}, work, points, again, folder, patience, progress))
         log = folder / f"{SPECULATION}.log" if launch else case.serving.log
         return replace(found, windows=read_decode_log(log).speculative if log else ())
     except (EvidenceError, Failure, ValueError, serve.ServeError) as error:
-        return LiveWork({}, opening=(Finding(**common, status=Status.ERROR, statement=" ".join(str(error).split()),
-                                             next_step="Start the server or correct its URL or command, then run again."),))
+        return LiveWork({}, opening=(Finding(
+            id="acceptance.live", question="What accept length does the live server reach?", notebook=NOTEBOOK, status=Status.ERROR,
+            statement=" ".join(str(error).split()), next_step="Start the server or correct its URL or command, then run again."),))
 
 
-async def _measure(urls: Mapping[str, str], work: workload.Workload, settings: Settings, folder: Path, patience: Patience | None,
+def _points(temperature: Sequence[float], concurrency: Sequence[int], base: Settings) -> tuple[Settings, ...]:
+    if not temperature or not concurrency or min(temperature) < 0 or min(concurrency) < 1:
+        raise ValueError(f"temperature {list(temperature)} and concurrency {list(concurrency)}: expected at least one of each, temperatures from 0 and concurrencies from 1 on.")
+    pairs = dict.fromkeys([*((temperature[0], c) for c in concurrency), *((t, concurrency[0]) for t in temperature)])
+    return tuple(replace(base, sampling=replace(base.sampling, temperature=t), concurrency=c, warm_up=base.warm_up if i == 0 else 0) for i, (t, c) in enumerate(pairs))
+
+
+def _refuse_simulation(case: Case, commands: Mapping[str, str]) -> None:
+    """Refused for a launch command, or papers of the running server, that switch a simulated acceptance on."""
+    seen: list[tuple[str, str | None]] = []
+    for label, command in commands.items():
+        if command:
+            ready = serve.launch(command)
+            seen.append((f"the launch command of {label}", simulation.by_environment({**os.environ, **ready.env}) or simulation.by_command(ready.argv)))
+    if not commands[SPECULATION]:
+        if case.serving.env is not None:
+            seen.append(("serving.env", simulation.by_environment(read_env(case.serving.env))))
+        if case.serving.launch is not None:
+            line = read_launch(case.serving.launch, case.file.parent if case.file else None)
+            seen.append(("serving.launch", simulation.by_environment(line.env) or simulation.by_command(line.argv)))
+    for where, why in seen:
+        if why:
+            raise live.Refused(f"{where} sets {why}: the server simulates acceptance, and its accept length says nothing about the drafter. Start it without.")
+
+
+async def _measure(urls: Mapping[str, str], work: workload.Workload, points: Sequence[Settings], again: bool, folder: Path, patience: Patience | None,
                    progress: Progress | None) -> LiveWork:
     folder.mkdir(parents=True, exist_ok=True)
-
-    def keep(label: str, answers: Sequence[Answer]) -> None:
-        with (folder / f"answers_{label}.jsonl").open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(a), ensure_ascii=False) + "\n" for a in answers)
-
-    for label in urls:
-        (folder / f"answers_{label}.jsonl").unlink(missing_ok=True)
+    for old in folder.glob("answers_*.jsonl"):
+        old.unlink()
     async with AsyncExitStack() as stack:
-        clients = {label: await connect(await stack.enter_async_context(Transport(url, patience, connections=settings.concurrency + 2)))
-                   for label, url in urls.items()}
-        found = await live.measure(clients, work, settings, progress, keep)
-        if len(found) < 2 or settings.sampling.temperature:
-            return LiveWork(found)
-        pairs, parted = sanity.divergences(found[SPECULATION].answers, found[BASELINE].answers)
-        said = {a.prompt: a.output_ids for a in found[BASELINE].good}
-        asked = {p.id: p.ids for p in work.prompts}
-        known = [await _gap(clients[BASELINE], (*asked[d.prompt], *said[d.prompt][:d.position]), d) for d in parted[:MOST_GAPS]]
-        return LiveWork(found, pairs, (*known, *parted[MOST_GAPS:]))
+        most = max(p.concurrency for p in points)
+        clients = {label: await connect(await stack.enter_async_context(Transport(url, patience, connections=most + 2))) for label, url in urls.items()}
+
+        async def at(settings: Settings, name: str, lanes: Mapping[str, Client] = clients) -> dict[str, Measurement]:
+            def keep(label: str, answers: Sequence[Answer]) -> None:
+                with (folder / f"answers_{label}{name}.jsonl").open("a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(asdict(a), ensure_ascii=False) + "\n" for a in answers)
+
+            return await live.measure(lanes, work, settings, progress, keep)
+
+        first = points[0]
+        found = LiveWork(await at(first, ""))
+        if not found.speculation.complete:
+            return found
+        try:
+            if again:
+                found = replace(found, again=await at(replace(first, warm_up=0, flush=False), "_again"))
+            for p in points[1:]:
+                at_point = await at(p, f"_temperature-{p.sampling.temperature:g}_concurrency-{p.concurrency}")
+                found = replace(found, others=(*found.others, at_point))
+        except Failure as failure:  # what was measured before stays
+            found = replace(found, measurements={k: replace(m, problems=(*m.problems, f"further settings were not measured: {failure}")) for k, m in found.measurements.items()})
+        return await _parted(found, work, clients, greedy=first.sampling.temperature == 0)
 
 
-async def _gap(client: Any, context: Sequence[int], divergence: Divergence) -> Divergence:
+async def _parted(found: LiveWork, work: workload.Workload, clients: Mapping[str, Client], *, greedy: bool) -> LiveWork:
+    """With the places where the two servers' greedy answers part, and the gaps there."""
+    if found.baseline is None or not greedy:
+        return found
+    pairs, parted = sanity.divergences(found.speculation.answers, found.baseline.answers)
+    said = {a.prompt: a.output_ids for a in found.baseline.good}
+    asked = {p.id: p.ids for p in work.prompts}
+    known = [await _gap(clients[BASELINE], (*asked[d.prompt], *said[d.prompt][:d.position]), d) for d in parted[:MOST_GAPS]]
+    return replace(found, pairs=pairs, divergences=(*known, *parted[MOST_GAPS:]))
+
+
+async def _gap(client: Client, context: Sequence[int], divergence: Divergence) -> Divergence:
     try:
         return await sanity.gap(client, context, divergence)
     except Failure:
         return divergence
 
 
-def findings(work: LiveWork) -> list[Finding]:
-    """Everything the measurement says."""
+def measured(work: LiveWork) -> list[Finding]:
+    """What was measured, whether its text is fit for it, and whether it may be compared; nothing where nothing was asked for."""
     if work.speculation is None:
         return list(work.opening)
     m, b = work.speculation, work.baseline
-    found = [live_findings.measured(m), live_findings.sane(m), live_findings.reconciled(m), live_findings.logged(m, work.windows)]
+    found = [live_findings.measured(m), live_findings.sane(m)]
     if b is None:
         return found
     dtype = m.server.arguments.get("dtype")
@@ -135,53 +195,29 @@ def findings(work: LiveWork) -> list[Finding]:
             live_findings.lossless(work.pairs, work.divergences, greedy=greedy, dtype=dtype)]
 
 
-def table(work: LiveWork) -> pd.DataFrame:
-    """One row a server: what was asked, what came, accept length with its interval, tokens/s."""
-    return pd.DataFrame([{
-        "server": m.label, "engine": f"{m.server.engine} {m.server.version}", "steps": m.server.steps, "answers": len(m.good), "failed": len(m.answers) - len(m.good),
-        "verify rounds": m.acceptance.rounds if m.acceptance else None, "accept length": m.accept_length.text() if m.accept_length else None,
-        "tokens/s": m.tokens_per_second, "prompts": m.workload.prompts_hash, "chat template": m.workload.template_hash, "ended": m.stopped,
-    } for m in work.measurements.values()])
+def reconciled(work: LiveWork) -> list[Finding]:
+    """Counts per answer against the server's own counter and against its log."""
+    m = work.speculation
+    return [live_findings.reconciled(m), live_findings.logged(m, work.windows)] if m else []
 
 
-def definitions_table(m: Measurement) -> pd.DataFrame:
-    """The same counts under every definition, {figure, value, definition}."""
-    if m.acceptance is None:
-        return pd.DataFrame(columns=["figure", "value", "definition"])
-    tokens = sum(a.completion_tokens or 0 for a in m.good) if m.parts else None
-    return pd.DataFrame(counters.as_defined(m.acceptance, m.server.engine, m.server.version, steps=m.server.steps, completion_tokens=tokens))
+def told_apart(work: LiveWork) -> list[Finding]:
+    """Acceptance by round, length, domain, cache, concurrency and temperature: which of the engine's faults it looks like."""
+    m = work.speculation
+    if m is None or not m.parts:
+        return []
+    found = [splits.first_round(m), splits.prompt_length(m), splits.domains(m)]
+    if work.again:
+        found.append(splits.cached(m, work.again[SPECULATION], work.baseline, work.again.get(BASELINE)))
+    for kind, split in (("concurrency", splits.concurrency), ("temperature", splits.temperature)):
+        points = [p for p in work.others if _differs(p[SPECULATION], m) == kind]
+        if points:
+            found.append(split((work.measurements, *points)))
+    return found
 
 
-def by_domain(m: Measurement) -> pd.DataFrame:
-    """Accept length of each domain of prompts, with its interval over answers."""
-    rows = []
-    for domain in m.workload.domains:
-        parts = [a.acceptance for a in m.good if a.domain == domain and a.acceptance is not None]
-        if parts:
-            al = counters.accept_length(parts)
-            rows.append({"domain": domain, "answers": len(parts), "verify rounds": al.n, "accept length": al.value, "low": al.low, "high": al.high})
-    return pd.DataFrame(rows)
-
-
-def as_run(m: Measurement) -> Run:
-    """The measurement as a row of the measurements table, with its sampling interval."""
-    found, tokens, speculative = m.acceptance, m.tokens_per_second, bool(m.server.speculative)
-    distinct = {t for a in m.good for t in a.output_ids or ()}
-    return Run(
-        label=f"live {m.label}", engine=m.server.engine, engine_version=m.server.version, speculative=speculative, steps=m.server.steps if speculative else 0,
-        topk=m.server.topk if speculative else None, draft_tokens=m.server.draft_tokens if speculative else None, temperature=m.settings.sampling.temperature,
-        concurrency=m.settings.concurrency, dataset=m.workload.name, prompts_hash=m.workload.prompts_hash, rounds=found.rounds if found else None,
-        accept_length=m.accept_length, survival=found.survival if found else None,
-        tokens_per_second=None if tokens is None else _spread(m, tokens), distinct_output_tokens=len(distinct) or None)
-
-
-def _spread(m: Measurement, tokens_per_second: float) -> Any:
-    """Tokens/s with an interval over answers; the busy seconds are shared out by each answer's own time."""
-    from eagle_forensics import stats
-
-    share = m.busy_s / sum(a.seconds for a in m.good)
-    found = stats.ratio_of_sums([a.completion_tokens or 0 for a in m.good], [a.seconds * share for a in m.good], seed=m.settings.seed)
-    return stats.Estimate(tokens_per_second, found.low, found.high, len(m.good), found.clusters, found.method)
+def _differs(other: Measurement, first: Measurement) -> str:
+    return "concurrency" if other.settings.concurrency != first.settings.concurrency else "temperature"
 
 
 def record(work: LiveWork) -> dict[str, Any]:

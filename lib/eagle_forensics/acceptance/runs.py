@@ -50,6 +50,8 @@ class Run:
     distinct_output_tokens: int | None = None
     cuda_graph: bool | None = None
     env_hash: str | None = None
+    cycle_ms: stats.Estimate | None = None
+    """Milliseconds a round where they were measured as such (live), not divided out of printed figures."""
 
     @property
     def is_baseline(self) -> bool:
