@@ -5,9 +5,9 @@ import pytest
 from eagle_forensics.faults import catalogue, fault
 
 
-def test_seventy_three_faults_in_eleven_groups():
+def test_seventy_four_faults_in_eleven_groups():
     slugs = list(catalogue())
-    assert len(slugs) == 73
+    assert len(slugs) == 74
     assert len({s.split(".")[0] for s in slugs}) == 11
 
 

@@ -29,20 +29,20 @@ def test_a_fallback_log():
     assert (found.version, found.ranks, found.nodes, found.seen_ranks, found.channels, found.lost_patterns) == ("2.27.5", 8, 1, (0,), 2, (4, 1))
     assert found.patterns == (Pattern(4, 1, 0.1, 0.0, "SYS", "DIS"), Pattern(1, 1, 0.1, 0.0, "SYS", "DIS")) and all(p.is_fallback for p in found.patterns)
     assert found.transports == {"SHM/direct/direct": 2} and found.environment["NCCL_P2P_LEVEL"] == "SYS" and "GRAPH" in found.subsystems
-    assert found.pick(43008) == Pick(0, "AllReduce", 43008, "RING", "SIMPLE", channels=1) and found.notes == () and not found.graph_file
+    assert found.picks_at(43008)[0] == Pick(0, "AllReduce", 43008, "RING", "SIMPLE", channels=1) and found.notes == () and not found.graph_file
 
 
 def test_a_healthy_log_with_its_table():
     found = log("2.28_graphxml")
-    assert found.graph_file and found.pick(229376) == Pick(0, "AllReduce", 229376, "RING", "LL", channels=4)
+    assert found.graph_file and found.picks_at(229376)[0] == Pick(0, "AllReduce", 229376, "RING", "LL", channels=4)
     assert Belief("AllReduce", "RING", "LL", 20.6, 13.7) in found.beliefs and Belief("AllReduce", "TREE", "SIMPLE", 64.4, 22.1) in found.beliefs
     assert len(found.beliefs) == 6, "cells of 0.0/0.0 are no belief"
 
 
 def test_numeric_choices_of_old_releases_with_their_estimate():
     found = log("2.21_numeric")
-    assert found.pick(43008) == Pick(0, None, 43008, "RING", "LL", time_us=26.226087)
-    assert found.pick(86016) == Pick(0, "AllReduce", 86016, "RING", "SIMPLE", time_us=49.811949) and found.pick(10_000_000) is None
+    assert found.picks_at(43008)[0] == Pick(0, None, 43008, "RING", "LL", time_us=26.226087)
+    assert found.picks_at(86016)[0] == Pick(0, "AllReduce", 86016, "RING", "SIMPLE", time_us=49.811949) and found.picks_at(10_000_000) == ()
 
 
 def test_warnings_and_complaints_of_2_25():

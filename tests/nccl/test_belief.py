@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from eagle_forensics.evidence.nccl_logs import read_nccl_log
-from eagle_forensics.evidence.nccl_records import Call, Trace
+from eagle_forensics.evidence.nccl_records import Call, Pattern, Trace
 from eagle_forensics.finding import Status
 from eagle_forensics.nccl import advice, findings, gains, traces
-from eagle_forensics.nccl.belief import WRONG_CHOICE, believe, chain, wrong_choice
+from eagle_forensics.nccl.belief import believe, chain
 from eagle_forensics.nccl.harness import Measured
 from eagle_forensics.nccl.search import search, space
 from eagle_forensics.nccl.sizes import decode_sizes, plan
@@ -76,10 +76,24 @@ def test_a_release_that_was_not_read_is_not_guessed():
     assert "was not read" in believe(future, decode_sizes(PLAN), capability="12.0").unknown
 
 
-def test_a_wrong_choice_needs_a_clear_gain():
-    row = belief("2.27_fallback").rows[0]
-    assert wrong_choice(row, {"SIMPLE": 48.2, "LL": 26.2}) == ("LL", pytest.approx(0.456, abs=0.001))
-    assert wrong_choice(row, {"SIMPLE": 48.2, "LL": 48.2 * (1 - WRONG_CHOICE / 2)}) is None and wrong_choice(row, {"LL": 26.2}) is None
+def test_several_communicators_are_not_mixed():
+    healthy = log("2.28_graphxml")
+    other = replace(healthy, patterns=(*healthy.patterns, replace(healthy.patterns[0], bandwidth=12.0)))
+    assert "several graphs of pattern 4" in believe(other, decode_sizes(PLAN), capability="12.0").unknown
+    absent = replace(healthy, patterns=(*healthy.patterns, Pattern(3, 0, 0.0, 0.0, "NVL", "PIX"), Pattern(5, 0, 0.0, 0.0, "DIS", "DIS")))
+    found = believe(absent, decode_sizes(PLAN), capability="12.0")
+    assert found.system is not None and not found.fallback and findings.graph(absent, PLAN, belief=found).status is Status.PASS
+    both = replace(healthy, picks=(*healthy.picks, *(replace(p, protocol="SIMPLE") for p in healthy.picks)))
+    assert all(r.logged is None for r in believe(both, decode_sizes(PLAN), capability="12.0").rows)
+    said = findings.graph(both, PLAN)
+    assert said.status is Status.INCONCLUSIVE and "RING/LL and RING/SIMPLE" in said.statement
+
+
+def test_a_failed_search_under_which_decode_uses_ll_is_no_accusation():
+    lost = log("2.27_fallback")
+    worked_around = replace(lost, picks=tuple(replace(p, protocol="LL") for p in lost.picks))
+    said = findings.graph(worked_around, PLAN)
+    assert (said.status, said.fault) == (Status.INCONCLUSIVE, None) and "does not pay for Simple" in said.statement
 
 
 def found_winner():

@@ -6,7 +6,7 @@ Readers hand these over; a record says what a file holds. A field is None where 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
@@ -58,8 +58,8 @@ class NcclTests:
     iterations: int | None = None
     graph: bool | None = None
     """Replayed from a CUDA graph (`-G`)."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """NCCL's own variables among those that the JSON records; nothing else of it is kept."""
+    environment: Mapping[str, str] | None = None
+    """NCCL's own variables among those that the JSON records; nothing else of it is kept. None for a text table, which records none."""
     notes: tuple[str, ...] = ()
     """What was odd or left out, one sentence each."""
 
@@ -84,7 +84,8 @@ class Pattern:
 
     @property
     def is_fallback(self) -> bool:
-        return self.bandwidth <= FALLBACK_BANDWIDTH
+        """The search found no path. A pattern that the machine does not have (CollNet, NVLS) is printed with 0 channels and 0 GB/s: no failure."""
+        return self.channels > 0 and 0 < self.bandwidth <= FALLBACK_BANDWIDTH
 
 
 @dataclass(frozen=True)
@@ -156,10 +157,11 @@ class NcclLog:
         """NCCL_DEBUG_SUBSYS as the log shows it; empty where it does not."""
         return frozenset(p.strip().upper() for p in self.environment.get("NCCL_DEBUG_SUBSYS", "").split(",") if p.strip())
 
-    def pick(self, size: int) -> Pick | None:
-        """The choice for an all-reduce of that size, else of the nearest size within a factor of two."""
+    def picks_at(self, size: int) -> tuple[Pick, ...]:
+        """The choices for an all-reduce of that size, else of the nearest size within a factor of two, most lines first; several where communicators differ."""
         near = [p for p in self.picks if p.collective in (None, "AllReduce") and size / 2 <= p.bytes <= size * 2]
-        return min(near, key=lambda p: abs(p.bytes - size), default=None)
+        nearest = min((p.bytes for p in near), key=lambda n: (abs(n - size), n), default=None)
+        return tuple(sorted((p for p in near if p.bytes == nearest), key=lambda p: -p.count))
 
 
 @dataclass(frozen=True)

@@ -176,8 +176,10 @@ def _json_rows(result: Mapping[str, Any]) -> Iterator[Timing]:
                      None if op in (None, "none") else str(op), numbers, spread if len(spread) == 3 and None not in spread else None)  # type: ignore[arg-type]
 
 
-def _environment(entries: Any) -> dict[str, str]:
-    pairs = (e.partition("=") for e in entries if isinstance(e, str)) if isinstance(entries, list) else ()
+def _environment(entries: Any) -> dict[str, str] | None:
+    if not isinstance(entries, list):
+        return None
+    pairs = (e.partition("=") for e in entries if isinstance(e, str))
     return {name: redacted(name, value) for name, _, value in pairs if name.startswith("NCCL_")}
 
 
@@ -190,7 +192,7 @@ def _run(path: Path, rows: list[Timing], ranks: int, facts: Mapping[str, Any], n
     if off:
         notes.append(f"In {len(off)} rows busbw is not algbw x the factor of {test} for {ranks} ranks (first: {off[0].bytes} bytes): is the list of ranks whole?")
     return NcclTests(path, test, facts.get("version"), facts.get("nccl"), ranks, tuple(rows), bool(facts.get("failed")) or wrong > 0, facts.get("iterations"),
-                     facts.get("graph"), facts.get("environment", {}), tuple(notes))
+                     facts.get("graph"), facts.get("environment"), tuple(notes))
 
 
 def _mismatch(row: Timing, test: str | None, ranks: int) -> bool:

@@ -24,9 +24,6 @@ from eagle_forensics.nccl.tuning import (
 
 RING, NVLS, TREES = 4, 5, (1, 2, 3)
 """Numbers of NCCL's graph patterns (graph.h)."""
-WRONG_CHOICE = 0.1
-"""Share of the time by which a measured alternative must be faster before the choice is called wrong: nccl-tests' own spread
-between launches of one setting is 2 to 5 %, and a fit through eight sizes leaves up to 7 %."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Row:
     bytes: int
     tokens: int | None
     logged: Pick | None
-    """Choice in the log at exactly this size."""
+    """Choice in the log at exactly this size; None without one, or where communicators choose differently."""
     model: Choice | None
     measured: Mapping[str, float]
     """Label of a measurement to its time, us."""
@@ -83,20 +80,11 @@ def believe(log: NcclLog | None, sizes: Mapping[int, int | None], *, capability:
             system, unknown = None, str(error)
     rows = []
     for size, tokens in sorted(sizes.items()):
-        logged = next((p for p in (log.picks if log else ()) if p.bytes == size and p.collective in (None, "AllReduce")), None)
+        at = [p for p in (log.picks_at(size) if log else ()) if p.bytes == size]
+        logged = at[0] if len({(p.algorithm, p.protocol) for p in at}) == 1 else None
         model = choose(system, release, size, settings) if system is not None and release is not None and table else None
         rows.append(Row(size, tokens, logged, model, {t.path.name: at.time_us for t in tests if not t.failed and (at := t.at(size)) and at.time_us}))
     return Belief(system, release, tuple(rows), table, unknown, fallback, _deviations(log, table) if log else ())
-
-
-def wrong_choice(row: Row, by_protocol: Mapping[str, float]) -> tuple[str, float] | None:
-    """A protocol that measures faster than the chosen one by more than `WRONG_CHOICE`: (protocol, share of the time gained)."""
-    chosen = row.logged.protocol if row.logged else row.model.protocol if row.model else None
-    if chosen not in by_protocol:
-        return None
-    best = min(by_protocol, key=by_protocol.__getitem__)
-    gain = 1 - by_protocol[best] / by_protocol[chosen]
-    return (best, gain) if gain > WRONG_CHOICE else None
 
 
 def chain(belief: Belief, log: NcclLog) -> list[str]:
@@ -125,7 +113,10 @@ def chain(belief: Belief, log: NcclLog) -> list[str]:
 def _system(log: NcclLog | None, capability: str | None) -> tuple[System | None, str | None]:
     if log is None:
         return None, "no NCCL log: the model needs the graphs that NCCL found"
-    by = {p.pattern: p for p in log.patterns}
+    by: dict[int, Pattern] = {}
+    for p in log.patterns:
+        if p.channels and by.setdefault(p.pattern, p) != p and p.pattern in (RING, *TREES):
+            return None, f"the log shows several graphs of pattern {p.pattern}: of communicators or ranks that differ"
     tree = next((by[n] for n in TREES if n in by), None)
     if RING not in by or tree is None:
         return None, "the log shows no ring and tree graph (NCCL_DEBUG_SUBSYS without GRAPH)"

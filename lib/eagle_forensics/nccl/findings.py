@@ -12,6 +12,7 @@ from eagle_forensics import faults
 from eagle_forensics.evidence.decode_log import DecodeLog
 from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Trace
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
+from eagle_forensics.nccl import contrast, dispatch, engine
 from eagle_forensics.nccl.audit import Host
 from eagle_forensics.nccl.belief import Belief, chain
 from eagle_forensics.nccl.decode import rounds_logged
@@ -34,7 +35,9 @@ def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | N
         return [path(tp, device)]
     host = host or Host()
     return [path(tp, device, host.link, traces), *settings(live, host, meant=meant, log=log, off=off), messages(plan, tp, device, measured=bool(tests)), graph(log, plan, tests, off=off, belief=belief),
-            choice(log, belief, off=off), rounds_logged(decode), curve(tests, plan, off=off), links(topology, off=off)]
+            choice(log, belief, off=off), dispatch.transport(log, off=off), dispatch.spread(log, plan, belief, off=off), rounds_logged(decode), curve(tests, plan, off=off),
+            contrast.versions(tests, plan, host.nccl, off=off),
+            contrast.settings(tests, plan, engine.applied(live.env, host.made) if live else None, off=off, fallback=bool(belief and belief.fallback)), links(topology, off=off)]
 
 
 def path(tp: int | None, device: str | None = None, link: str | None = None, traces: Sequence[Trace] = ()) -> Finding:
@@ -87,8 +90,10 @@ def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[
         why = off or "no NCCL log is in the case. It would tell a failed topology search (one channel, Simple) from a healthy choice (LL)"
         return Finding(**common, status=Status.SKIPPED, statement=f"NCCL's choice was not checked: {why}.",
                        next_step=None if off else f"Start the server once with {LOG_ENV}")
-    pick = log.pick(plan.bytes if plan else 43008)
-    chosen = f"{pick.algorithm}/{pick.protocol} at {pick.bytes:,} bytes" if pick else "no choice logged at decode size"
+    picks = log.picks_at(plan.bytes) if plan else ()
+    protocols = {p.protocol for p in picks}
+    chosen = (f"{' and '.join(dict.fromkeys(f'{p.algorithm}/{p.protocol}' for p in picks))} at {picks[0].bytes:,} bytes" if picks else
+              "no choice logged at decode size" if plan else "decode's message size is not known")
     lost = [p for p in log.patterns if p.is_fallback]
     seen = [f"pattern {p.pattern}: bandwidth {p.bandwidth:g} GB/s, {p.link}, {p.channels} channels" for p in log.patterns]
     notes = [*seen, *(f"{k}: {v} channel lines" for k, v in log.transports.items())]
@@ -97,6 +102,10 @@ def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[
     if lost or log.lost_patterns:
         effect = _effect(plan, tests)
         text = f"bandwidth {lost[0].bandwidth:g} GB/s, {lost[0].link}, {lost[0].channels} channel(s)" if lost else f"no path for pattern {log.lost_patterns[0]}"
+        if protocols == {"LL"}:
+            return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, observed=text,
+                           statement=f"NCCL's topology search failed ({text}), but decode does not pay for Simple: {chosen}. Larger messages (prefill) have one slow graph.",
+                           next_step="Measure prefill size with NCCL_GRAPH_FILE (dump, edit, load) against this.")
         return Finding(
             **common, status=Status.FAIL, fault="nccl.graph-fallback", observed=text, expected="a bandwidth above 0.1 GB/s, LL at decode size",
             threshold=0.1, threshold_why="the value NCCL's graph search writes when it finds no path (search.cc)", unit="GB/s",
@@ -111,7 +120,7 @@ def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[
         return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, observed=chosen,
                        statement=f"The log has no graph lines (NCCL_DEBUG_SUBSYS: {subsystems}): a silent fallback cannot be excluded, since 2.27 it is logged there only.",
                        next_step=f"Start the server once with {LOG_ENV}")
-    if pick is None or pick.protocol != "LL":
+    if protocols != {"LL"}:
         return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, observed=chosen,
                        statement=f"NCCL found its graph, with {chosen}. Whether LL would be faster here, only a measurement says.",
                        next_step=plan.nccl_tests if plan else "Measure at decode sizes with and without NCCL_PROTO=LL.")
@@ -126,8 +135,6 @@ def choice(log: NcclLog | None, belief: Belief | None, *, off: str | None = None
         return Finding(**common, status=Status.SKIPPED, statement=f"NCCL's model was not asked: {why}.", next_step=None if off else f"Start the server once with {LOG_ENV}")
     compared = [r for r in belief.rows if r.agrees is not None]
     notes = [*belief.deviations, *log.refused]
-    if log.plugin_picks and any(p.channels == 1 and p.bytes > DECODE_LIMIT for p in log.picks):
-        notes.append("a tuner plugin runs, and messages above 256 KiB use one channel: it pins every call that its file does not match to one")
     evidence = (*(Evidence(note=n, path=str(log.path)) for n in notes), Evidence(note=f"model of {belief.release}", source="nccl src/graph/tuning.cc, tuning.toml"))
     if not compared:
         return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, statement="The log shows no choice at the sizes that decode sends.",
