@@ -51,17 +51,15 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 @app.command()
 def demo(
-    offline: Annotated[bool, typer.Option("--offline", help="Without live servers; no network once the target is in the cache.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Without a live SGLang; no network once the target is in the cache.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the run folders.")] = None,
 ) -> None:
     """The built-in real case: broken, diagnosed, fixed as printed, and compared."""
     from eagle_forensics.demo import DemoError
     from eagle_forensics.suite.demonstration import demonstrate
 
-    if not offline:
-        typer.echo("demo: measuring on live servers is not part of this release; running as with --offline.")
     try:
-        raise typer.Exit(demonstrate(out=out))
+        raise typer.Exit(demonstrate(out=out, live=not offline))
     except DemoError as error:
         _complain(str(error))
         raise typer.Exit(ERROR) from None

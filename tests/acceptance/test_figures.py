@@ -30,6 +30,7 @@ def swept(frame):
     (lambda: figures.steps_plot(swept(INCIDENT)), "No step count reaches the baseline of 90.0 tokens/s"),
     (lambda: figures.prediction_plot(prediction.match(runs(live(1.098))[0], PREDICTED)),
      "Live 1.10 is 0.92 below the prediction; it fits embedding first"),
+    (lambda: figures.speed_plot(ceilings(runs(INCIDENT.iloc[:2]))), "1 step: 0.63 times the tokens/s without speculation (cannot win)"),
 ])
 def test_title_states_the_answer(made, title):
     fig, alt, caption = made()
@@ -41,3 +42,5 @@ def test_title_states_the_answer(made, title):
 def test_nothing_to_plot_is_refused():
     with pytest.raises(ValueError, match="baseline"):
         figures.ceiling_plot(())
+    with pytest.raises(ValueError, match="known steps"):
+        figures.speed_plot(())

@@ -1,7 +1,10 @@
 """The measured accept length against the prediction: whom a match accuses, and when it only abstains."""
 
+from dataclasses import replace
+
 import pytest
 
+from eagle_forensics import stats
 from eagle_forensics.acceptance import findings_prediction as f
 from eagle_forensics.acceptance.runs import runs
 from eagle_forensics.finding import Status
@@ -46,3 +49,17 @@ def test_prediction_is_skipped_without_record_or_run():
 def test_a_record_of_another_form_is_refused_by_name():
     with pytest.raises(ValueError, match=r"steps\.3"):
         f.prediction(runs(live(2.0)), {"steps": {"3": 2.0}})
+
+
+def test_a_live_measurement_is_held_against_what_was_predicted_before():
+    contained = f.prediction(measured_live(2.06), PREDICTED, live=True)
+    assert (contained.id, contained.status) == ("acceptance.live-prediction", Status.PASS) and "the prediction contains the measured value" in contained.statement
+    assert any("predicted before the measurement" in e.note and "p24" in e.note for e in contained.evidence)
+    assert "the intervals of prediction and measurement meet" in f.prediction(measured_live(2.12), PREDICTED, live=True).statement
+    short = f.prediction(measured_live(1.1), PREDICTED, served="embedding first", live=True)
+    assert (short.status, short.fault) == (Status.FAIL, "wiring.layer-offset")
+
+
+def measured_live(value):
+    """As `live_frames.as_run` makes it: with its sampling interval, which is not widened again."""
+    return (replace(runs(live(value))[0], accept_length=stats.Estimate(value, value - 0.05, value + 0.05, 700, 24, "bootstrap"), dataset="own", prompts_hash="p24"),)

@@ -7,13 +7,17 @@ are those that EAGLE-3 needs on a machine without AMX: all three backends named,
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from eagle_forensics.demo.stage import sequences
+
 STANDIN = Path(__file__).parent / "standin"
 SGLANG_ENV = ".venv-sglang"
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
@@ -23,8 +27,13 @@ class ServedBy:
     command: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def line(self) -> str:
+        """Both as one launch line."""
+        return shlex.join(["env", *(f"{k}={v}" for k, v in self.env.items()), *self.command])
 
-def sglang_python(checkout: Path) -> Path | None:
+
+def sglang_python(checkout: Path = CHECKOUT) -> Path | None:
     """The interpreter that `make sglang-env` made; None without it."""
     python = checkout / SGLANG_ENV / "bin" / "python"
     return python if python.exists() else None
@@ -41,6 +50,15 @@ def sglang(python: Path, target: Path, drafter: Path | None = None, *, steps: in
                     "--speculative-eagle-topk", str(topk), "--speculative-num-draft-tokens", str(draft_tokens or steps + 1)]
     env = {"PYTHONPATH": str(STANDIN), "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
     return ServedBy((*command, *extra), env)
+
+
+def held_out_prompts(file: Path, n: int) -> Path:
+    """JSON lines of `n` prompts of the drafter's held-out sequences, as token ids."""
+    rows = sequences()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps({"id": f"held-out-{i}", "domain": row.family, "input_ids": row.prompt_ids}) + "\n"
+                            for i, row in list(enumerate(rows))[::max(1, len(rows) // n)][:n]), encoding="utf-8")
+    return file
 
 
 def with_ids(drafter: Path, ids: Sequence[int], folder: Path) -> Path:

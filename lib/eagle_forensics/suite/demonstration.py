@@ -1,19 +1,23 @@
 """`eagle-forensics demo`: the built-in case broken, diagnosed, fixed as the suite printed it, and compared.
 
-The fix is not written here: it is read from the broken run's own diagnosis and applied to a copy of the case.
+With a serving environment the broken and the fixed drafter are served by a real SGLang as well, each against the same server without
+speculation, and notebook 04 measures what notebook 02 predicted. The fix is not written here: it is read from the broken run's own diagnosis and applied to a copy of the case.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from eagle_forensics.demo import cases
+from eagle_forensics.acceptance.serve import ServeError, serving
+from eagle_forensics.demo import cases, servers
+from eagle_forensics.demo.stage import root
 from eagle_forensics.finding import Edit, Verdict
 from eagle_forensics.suite.batch import INTERRUPTED
 from eagle_forensics.suite.compare import write_comparison
@@ -31,9 +35,43 @@ WORDS = {
 }
 
 
-def demonstrate(out: Path | None = None) -> int:
-    """Run all variants and print their comparison. Exit code 0 if every variant reached the verdict it was built for, else 3."""
+LIVE = ("broken", "fixed")
+"""Variants that a real SGLang serves; the others are another engine's or another system's."""
+PROMPTS, TOKENS = 12, 48
+"""Asked live: enough for an interval of about +- 0.25 in a minute and a half a case on two cores."""
+MAKE_ENV = "`make sglang-env` (2.6 GB on disk, 2 minutes)"
+
+
+def demonstrate(out: Path | None = None, *, live: bool = False) -> int:
+    """Run all variants and print their comparison, `live` on a real SGLang too where its environment exists.
+
+    Exit code 0 if every variant reached the verdict it was built for, else 3.
+    """
     console = Console(highlight=False)
+    python = servers.sglang_python() if live else None
+    if live and python is None:
+        console.print(f"  live: no SGLang here, so nothing is measured on a real server; {MAKE_ENV} makes one, then run the demo again.", markup=False)
+    if python is None:
+        return _tell(console, out, {})
+    cases.prepare(progress=lambda line: console.print(f"  {line}", markup=False))
+    target, own = cases.case_file("broken").parent / "target", root() / "live"
+    plain = servers.sglang(python, target)
+    console.print("  live: starting a real SGLang 0.5.23 on the CPU without speculation", markup=False)
+    with ExitStack() as stack:
+        try:
+            baseline = stack.enter_context(serving(plain.command, own / "baseline.log", env=plain.env))
+        except ServeError as error:
+            console.print(f"  live: {error}", markup=False, soft_wrap=True)
+            return Verdict.ERROR.exit_code
+        console.print(f"  live: ready after {baseline.ready_s:.0f} s; each case starts its own server with speculation", markup=False)
+        measured = {"overrides": {"serving.baseline_url": baseline.url}, "parameters": {
+            "prompts": str(servers.held_out_prompts(own / "prompts.jsonl", PROMPTS)), "max_tokens": TOKENS, "half_width": 0.0}}
+        launches = {name: servers.sglang(python, target, root() / "cases" / name / "drafter").line for name in LIVE}
+        return _tell(console, out, {name: {**measured, "parameters": measured["parameters"] | {"launch": launches[name]}} for name in LIVE})
+
+
+def _tell(console: Console, out: Path | None, more: dict[str, dict[str, Any]]) -> int:
+    """The story; `more`: what else a variant's run is given."""
     began = time.monotonic()
     console.print("[bold]Eagle Forensics demo[/bold] – real target, really trained EAGLE-3 drafter, real hidden states")
     cases.prepare(progress=lambda line: console.print(f"  {line}", markup=False))
@@ -43,7 +81,7 @@ def demonstrate(out: Path | None = None) -> int:
         console.print(f"\n[bold]{number}/{len(EXPECTED)} {name}[/bold] – {WORDS[name]}")
         case_file = cases.build("fixed", edits=edits) if name == "fixed" else cases.case_file(name)
         try:
-            results[name] = run_case(case_file, out=out, progress=to_stream(indent="  "))
+            results[name] = run_case(case_file, out=out, progress=to_stream(indent="  "), **more.get(name, {}))
         except RunInterrupted as stop:
             console.print(f"\n{stop}", markup=False, soft_wrap=True)
             return INTERRUPTED
@@ -89,7 +127,10 @@ def _table(results: dict[str, RunResult]) -> Table:
             "served (engine rule)": lambda r: _set((_record(r, "01_layers").get("served") or {}).get("boundaries", {}).get("eager")),
             "accuracy, step 1": lambda r: _estimate(_served(r).get("accuracy")),
             "predicted accept length": lambda r: _estimate(_served(r).get("accept_length")),
+            "measured live": lambda r: _estimate(_live(r).get("accept_length")),
             "seconds": lambda r: f"{r.seconds:.0f}"}
+    if not any(map(_live, results.values())):
+        del rows["measured live"]
     for label, value in rows.items():
         table.add_row(label, *(value(r) for r in results.values()))
     return table
@@ -101,6 +142,10 @@ def _set(values: Any) -> str:
 
 def _served(result: RunResult) -> dict[str, Any]:
     return _record(result, "02_prediction").get("served") or {}
+
+
+def _live(result: RunResult) -> dict[str, Any]:
+    return (_record(result, "04_acceptance").get("live") or {}).get("speculation") or {}
 
 
 def _estimate(value: Any) -> str:
