@@ -30,6 +30,7 @@ from eagle_forensics.acceptance.live_frames import (
 )
 from eagle_forensics.acceptance.live_study import LiveWork
 from eagle_forensics.acceptance.runs import Run, runs
+from eagle_forensics.acceptance.two_by_two import two_by_two
 from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.measurements import read_measurements
@@ -188,7 +189,7 @@ def checks(work: Work) -> list[Finding]:
     if not work.tabled:
         return []
     return [findings_checks.definition(work.tabled, work.problems), findings_checks.confounded(work.tabled), rendering.rendering(work.tabled),
-            findings_checks.sanity(work.tabled)]
+            findings_checks.sanity(work.tabled), *filter(None, [two_by_two(work.tabled)])]
 
 
 def record(work: Work) -> dict[str, Any]:
