@@ -1,5 +1,6 @@
 """NCCL's belief against its log; what a case's evidence comes to; what is advised on which machine."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from eagle_forensics.finding import Status
 from eagle_forensics.nccl import advice, findings, gains, traces
 from eagle_forensics.nccl.belief import believe, chain
 from eagle_forensics.nccl.harness import Measured
+from eagle_forensics.nccl.memory import expert_read
 from eagle_forensics.nccl.search import search, space
 from eagle_forensics.nccl.sizes import decode_sizes, plan
 from eagle_forensics.nccl.tokens import Experts, cost
@@ -19,6 +21,10 @@ from tests.nccl.test_tokens import INCIDENT
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PLAN = plan({"num_hidden_layers": 61, "hidden_size": 7168}, tp=8, steps=2)
+
+
+MOE = {"num_experts_per_tok": 8, "hidden_size": 7168, "moe_intermediate_size": 2048, "num_hidden_layers": 61, "first_k_dense_replace": 1,
+       "quantization_config": {"bits": 4, "group_size": 32}}
 
 
 def log(name):
@@ -138,6 +144,21 @@ def test_the_cost_of_a_round_says_where_the_lever_is():
 def steps(**more):
     given = {"plan": PLAN, "link": "pcie", "gpus": 8, "nodes": 1, "belief": belief("2.27_fallback"), "found": None, "cost": None}
     return [s.do for s in advice.steps(**{**given, **more})]
+
+
+def test_a_winner_is_credited_with_its_own_saving_and_the_baseline_with_it():
+    fitted, found = cost(INCIDENT, Experts(384, 8)), found_winner()
+    said = gains.cost(INCIDENT, fitted, PLAN, 48.2, found=found, read=expert_read(MOE, "RTX PRO 6000", 8)).statement
+    saved = found.won.default_us * (1 - found.won.ratio.value)
+    assert f"The setting that won, {saved:.1f} us less on each," in said and "accept length" in said and "0.829 ms at the memory's peak, 1.037 ms at 80 %" in said
+    assert float(re.search(r": ([\d.]+) times plain decode", said)[1]) < float(re.search(r"look like ([\d.]+)", said)[1])
+
+
+def test_open_gates_keep_the_winner_out_of_the_advice():
+    found = found_winner()
+    assert steps(found=found, checks=gains.gates({}, None, None))[0] == "Not yet NCCL_PROTO=allreduce:LL,Simple"
+    shut = gains.gates({}, None, (1787.0, 20114.0))
+    assert not any(s.startswith("Set ") for s in steps(found=found, checks=shut))
 
 
 def test_each_machine_has_its_own_advice():

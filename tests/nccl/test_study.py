@@ -69,7 +69,7 @@ def test_pictures_are_drawn_from_what_is_there(tmp_path):
 
     work, off = study.begin(whole(tmp_path), acceptance=ACCEPTANCE), Bench("off")
     curve, rounds = study.curves_picture(work, off), study.rounds_picture(work)
-    assert "26.2 to 48.2 us" in curve[1] and rounds[1].startswith("A round costs 16.3 ms more")
+    assert "26.2 to 48.2 us" in curve[1] and "from 1.57 MB on" in curve[2] and rounds[1].startswith("A round costs 16.3 ms more")
     assert study.ranking_picture(off) is None
     plt.close("all")
 

@@ -6,10 +6,11 @@ these variables in production, so the narrowest form is given: one collective, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle_forensics.nccl.belief import Belief
+from eagle_forensics.nccl.gains import Gate
 from eagle_forensics.nccl.registry import version
 from eagle_forensics.nccl.search import FUNCTION_PREFIX, Found
 from eagle_forensics.nccl.settings import LOG_ENV
@@ -30,8 +31,8 @@ class Step:
 
 
 def steps(*, plan: MessagePlan | None, link: str | None, gpus: int | None, nodes: int, belief: Belief | None, found: Found | None,
-          cost: Cost | None) -> list[Step]:
-    """The steps for this machine, first things first; empty where no all-reduce is sent."""
+          cost: Cost | None, checks: Sequence[Gate] = ()) -> list[Step]:
+    """The steps for this machine, first things first; empty where no all-reduce is sent. `checks`: gates of the search's winner."""
     if plan is None:
         return []
     if nodes > 1:
@@ -40,8 +41,11 @@ def steps(*, plan: MessagePlan | None, link: str | None, gpus: int | None, nodes
         return [Step("Leave NCCL alone", "with NVLink between all GPUs the engine's own all-reduce carries decode sizes, and NCCL's low-latency ring is already chosen "
                      "below about 0.9 MB", "a trace of one decode step shows custom all-reduce kernels; if not, find out why the engine refused them"), *_cost(cost)]
     found_steps = []
-    if found is not None and found.comparison is not None and found.comparison.wins:
-        found_steps.append(Step(f"Set {_block(found)}", f"{100 * (1 - found.comparison.ratio.value):.0f} % off an all-reduce in {found.comparison.ratio.n} pairs of launches", _AB))
+    block = " ".join(f"{k}={v}" for k, v in found.changes.items()) if found is not None else ""
+    if found is not None and found.won and (open_gates := [g for g in checks if not g.passed]):
+        found_steps.append(Step(f"Not yet {block}", "it is faster at decode size, but " + "; ".join(f"{g.name}: {g.note}" for g in open_gates), "this notebook again, with these gates closed"))
+    elif found is not None and found.won:
+        found_steps.append(Step(f"Set {block}", f"{100 * (1 - found.won.ratio.value):.0f} % off an all-reduce in {found.won.ratio.n} pairs of launches", _AB))
     elif found is not None:
         found_steps.append(Step("Change nothing", "no setting beat the default", "nothing to prove"))
     elif belief is not None and belief.fallback:
@@ -56,11 +60,6 @@ def steps(*, plan: MessagePlan | None, link: str | None, gpus: int | None, nodes
         found_steps.append(Step("Or leave NCCL: a one-shot PCIe kernel" if gpus <= 4 else "Or leave NCCL: FlashInfer's PCIe all-reduce (SGLang 0.5.21: SGLANG_ENABLE_PCIE_IPC_ALLREDUCE=1)",
                                 "custom all-reduce is refused for more than two PCIe GPUs; one-shot kernels gained 7 to 11 % within one socket and lost 4 to 16 % across two", _AB))
     return [*found_steps, *_cost(cost)]
-
-
-def narrowest(env: Mapping[str, str], base: Mapping[str, str]) -> dict[str, str]:
-    """What of a winning environment has to be set: what the engine does not set anyway."""
-    return {k: v for k, v in env.items() if base.get(k) != v}
 
 
 def adaptive(rounds: Sequence[Round], best_steps: int | None) -> dict[str, dict[str, list[int]]] | None:
@@ -81,10 +80,6 @@ def _cost(cost: Cost | None) -> list[Step]:
         return []
     return [Step("Look for the fixed cost of a round", f"{cost.penalty_ms:.1f} ms a round do not depend on the number of tokens",
                  "server log: cuda graph: False, draft-extend eager, synchronisation between draft and verify; one profiled round")]
-
-
-def _block(found: Found) -> str:
-    return " ".join(f"{k}={v}" for k, v in narrowest(found.refined.env, found.tried[0].env).items())
 
 
 def _prefixes(release: str | None) -> bool:

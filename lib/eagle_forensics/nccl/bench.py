@@ -114,13 +114,12 @@ def _searched(mode: str, task: Task, sent: MessagePlan, first: Sequence[Measured
 
 
 def _gates(task: Task, sent: MessagePlan, found: Found) -> tuple[gains.Gate, ...]:
-    if found.comparison is None or not found.comparison.wins:
+    if found.won is None:
         return ()
     large = replace(task, sizes=(sent.bytes, message_bytes(sent.hidden, PREFILL_TOKENS, sent.element_bytes)), chain=0, samples=10, warmup=5)
     sides = [launch(large, c.env) for c in (found.tried[0], found.refined)]
     prefill = tuple(float(np.median(m.alone[large.sizes[1]])) for m in sides)
-    settings = {k: v for k, v in found.refined.env.items() if found.tried[0].env.get(k) != v}
-    return gains.gates(settings, sides[1], (prefill[0], prefill[1]))
+    return gains.gates(found.changes, sides[1], (prefill[0], prefill[1]))
 
 
 def _dtype(sent: MessagePlan) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eagle_forensics.nccl.belief import Belief
-from eagle_forensics.nccl.curves import Curve
+from eagle_forensics.nccl.curves import Curve, crossover
 from eagle_forensics.nccl.harness import Measured, statistics
 from eagle_forensics.nccl.ranking import Comparison, Ranking
 from eagle_forensics.nccl.sizes import MessagePlan, decode_sizes
@@ -63,7 +63,10 @@ def curves_plot(points: Mapping[str, Mapping[int, float]], curves: Mapping[str, 
     ax.set_title(title, pad=24)
     fig.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=9)
     alt = title + ". " + " ".join(f"{name}: latency {c.alpha_us.value:.1f} us, {c.bandwidth.value:.1f} GB/s." for name, c in curves.items())
-    return fig, alt, ("Points: measured. Lines: alpha + beta n, fitted in log space. Bars: 5 to 95 % of the samples of one launch. Dashed: NCCL's own estimate, a chooser "
+    quick, wide = (min(curves, key=lambda n: curves[n].alpha_us.value), max(curves, key=lambda n: curves[n].bandwidth.value)) if curves else (None, None)
+    at_bytes = crossover(curves[quick], curves[wide]) if quick != wide else None
+    meet = f" By their fits {wide} is faster than {quick} from {at_bytes / 1e6:.2f} MB on." if at_bytes else ""
+    return fig, alt, (meet.lstrip() + " " * bool(meet) + "Points: measured. Lines: alpha + beta n, fitted in log space. Bars: 5 to 95 % of the samples of one launch. Dashed: NCCL's own estimate, a chooser "
                       "and no clock. Grey bands: sizes of a decode or verify forward.")
 
 

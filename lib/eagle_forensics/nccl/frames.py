@@ -9,7 +9,7 @@ import pandas as pd
 from eagle_forensics.evidence.nccl_records import Trace
 from eagle_forensics.nccl.advice import Step
 from eagle_forensics.nccl.belief import Belief
-from eagle_forensics.nccl.curves import Curve
+from eagle_forensics.nccl.curves import Curve, Switch
 from eagle_forensics.nccl.harness import Measured, statistics
 from eagle_forensics.nccl.ranking import Ranking
 from eagle_forensics.nccl.search import Space
@@ -81,13 +81,14 @@ def launches_frame(launches: Sequence[Measured], tokens: Mapping[int, int]) -> p
     return pd.DataFrame(rows).dropna(axis=1, how="all")
 
 
-def curves_frame(curves: Mapping[str, Curve]) -> pd.DataFrame | None:
-    """Latency and bandwidth of every measured curve."""
+def curves_frame(curves: Mapping[str, Curve], breaks: Mapping[str, Switch]) -> pd.DataFrame | None:
+    """Latency and bandwidth of every measured curve, and from which size on another protocol carries it."""
     if not curves:
         return None
     return pd.DataFrame([{"curve": name, "alpha, us": c.alpha_us.value, "alpha 95 %": _interval(c.alpha_us.bounded), "algorithm bandwidth, GB/s": c.bandwidth.value,
                           "bandwidth 95 %": _interval(c.bandwidth.bounded), "largest residual": f"{100 * c.worst_residual:.0f} %", "sizes": len(c.sizes),
-                          "interval": c.alpha_us.method} for name, c in curves.items()])
+                          "protocol changes at": f"{breaks[name].bytes:,} bytes" if name in breaks else None, "interval": c.alpha_us.method}
+                         for name, c in curves.items()]).dropna(axis=1, how="all")
 
 
 def space_frame(space: Space | None) -> pd.DataFrame | None:

@@ -10,6 +10,7 @@ from eagle_forensics import faults, stats
 from eagle_forensics.evidence.nccl_records import NcclLog
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl.harness import Measured
+from eagle_forensics.nccl.memory import REACHED, ExpertRead
 from eagle_forensics.nccl.ranking import GAIN
 from eagle_forensics.nccl.search import Found
 from eagle_forensics.nccl.settings import NOTEBOOK
@@ -51,14 +52,14 @@ def searched(found: Found | None, checks: Sequence[Gate] = (), *, reason: str | 
                        next_step="On the serving host, with the server stopped: run this notebook there with --set bench=nccl.")
     tried = len(found.ranking.order) + len(found.ranking.dropped)
     evidence = tuple(Evidence(note=f"{n}: did not count, {why}") for n, why in found.failed) + tuple(Evidence(note=f"{g.name}: {g.note}") for g in checks)
-    if found.comparison is None or not found.comparison.wins:
+    if found.won is None:
         text = "" if found.comparison is None else f"; the best, {found.comparison.best}, takes {found.comparison.ratio.text()} pairs of the default's time"
         return Finding(**common, status=Status.PASS, n=found.ranking.samples, evidence=evidence, observed="no change",
                        statement=f"No change: of {tried} settings none beats the default by more than {100 * GAIN:.0f} %{text}.")
-    c = found.comparison
+    c = found.won
     result: dict[str, Any] = {"observed": c.ratio.value, "expected": 1.0, "interval": c.ratio.bounded, "n": c.ratio.n}
     open_gates = [g for g in checks if not g.passed]
-    settings = " ".join(f"{k}={v}" for k, v in found.refined.env.items() if found.tried[0].env.get(k) != v)
+    settings = " ".join(f"{k}={v}" for k, v in found.changes.items())
     text = f"{settings} takes {100 * (1 - c.ratio.value):.0f} % off an all-reduce of decode size ({c.default_us:.1f} -> {c.best_us:.1f} us)"
     if open_gates:
         return Finding(**common, **result, status=Status.INCONCLUSIVE, evidence=evidence,
@@ -75,8 +76,9 @@ def searched(found: Found | None, checks: Sequence[Gate] = (), *, reason: str | 
                    remedy=f"Start the server with {settings}.", next_step="The server's own A/B: old and new environment, each with and without speculation.")
 
 
-def cost(runs: Sequence[Round], fitted: Cost | None, plan: MessagePlan | None, all_reduce_us: float | None = None, *, off: str | None = None) -> Finding:
-    """Is communication what makes a round slow? `all_reduce_us`: measured at verify size."""
+def cost(runs: Sequence[Round], fitted: Cost | None, plan: MessagePlan | None, all_reduce_us: float | None = None, *, found: Found | None = None,
+         read: ExpertRead | None = None, off: str | None = None) -> Finding:
+    """Is communication what makes a round slow? `all_reduce_us`: measured at verify size; `found`: a search whose winner is credited; `read`: one token's experts."""
     common: dict[str, Any] = {"id": "nccl.cost", "question": "What part of a round could a faster all-reduce save?", "notebook": NOTEBOOK, "unit": "ms a round",
                               "required": False}
     if off or not runs or plan is None:
@@ -92,6 +94,8 @@ def cost(runs: Sequence[Round], fitted: Cost | None, plan: MessagePlan | None, a
         unit = f"{fitted.experts.per_token} distinct experts" if fitted.experts.count > 1 else "token"
         notes.append(f"A round takes {e.value:.2f} ms plus {fitted.load_ms.value:.3f} ms per {unit} ({e.n} runs, least squares); at one token that is {fitted.round_ms(1):.1f} ms "
                      f"against {fitted.baseline_ms:.1f} ms of plain decode: a fixed {fitted.penalty_ms:.1f} ms a round that no drafter can change.")
+        if read is not None and fitted.experts.count > 1:
+            notes.append(f"The experts of one token are {read.gigabytes:.2f} GB on each GPU: {read.peak_ms:.3f} ms at the memory's peak, {read.ms:.3f} ms at {100 * REACHED:.0f} % of it.")
     if all_reduce_us is None:
         each = 1e3 * nearest.cycle_ms.value / plan.count
         return Finding(**common, **shown, status=Status.INCONCLUSIVE, next_step=f"Measure: {plan.nccl_tests}",
@@ -103,14 +107,22 @@ def cost(runs: Sequence[Round], fitted: Cost | None, plan: MessagePlan | None, a
     if part < LEVER:
         return Finding(**common, **shown, status=Status.PASS, threshold=LEVER, threshold_why="the best setting measured in public halves an all-reduce",
                        statement=" ".join([*notes, "NCCL is not the lever here: look at the rest of the round."]), next_step="Profile one round: graph or eager verify, experts, attention.")
-    half = stats.Estimate(all_reduce_us / 2, all_reduce_us / 2, all_reduce_us / 2, 0, 0, "half the time")
+    won = found.won if found is not None else None
+    saved = _exactly(all_reduce_us / 2) if won is None else stats.Estimate(*(won.default_us * (1 - r) for r in (won.ratio.value, won.ratio.high, won.ratio.low)), won.ratio.n, won.ratio.clusters,
+                                                                           won.ratio.method)
     try:
-        w = worth(nearest, plan, half)
-        notes.append(f"Half of that gone would give {w.tokens_per_second.value:.1f} tokens/s instead of {1e3 * nearest.accept_length.value / nearest.cycle_ms.value:.1f}, "
-                     f"while plain decode rises to {w.tuned_baseline:.1f}.")
+        w = worth(nearest, plan, saved)
+        notes.append(f"{'Half of that gone' if won is None else f'The setting that won, {saved.value:.1f} us less on each,'} would give {w.tokens_per_second.value:.1f} tokens/s "
+                     f"({w.tokens_per_second.low:.1f} to {w.tokens_per_second.high:.1f}) instead of {1e3 * nearest.accept_length.value / nearest.cycle_ms.value:.1f}, while plain decode rises "
+                     f"from {nearest.baseline.value:.1f} to {w.tuned_baseline:.1f}: {w.speedup:.2f} times plain decode (against the old baseline it would look like {w.confounded_speedup:.2f}), and "
+                     f"accept length {w.break_even.value:.2f} is needed to break even; measured is {nearest.accept_length.value:.2f}.")
     except ValueError as error:
         notes.append(f"These do not go together: {error}.")
     return Finding(**common, **shown, status=Status.INCONCLUSIVE, statement=" ".join(notes), next_step="The A/B of `nccl.search`, then the server's own.")
+
+
+def _exactly(value: float) -> stats.Estimate:
+    return stats.Estimate(value, value, value, 0, 0, "assumed")
 
 
 def _live(name: str, value: str, log: NcclLog) -> bool:

@@ -49,8 +49,3 @@ def variables() -> Mapping[str, Variable]:
 def rules() -> Mapping[str, Any]:
     """The tables of rules.toml."""
     return MappingProxyType(tomllib.loads(resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")))
-
-
-def bundled_nccl(torch_version: str) -> str | None:
-    """The NCCL that comes with a torch release; None where it was not looked up. A library path set elsewhere overrides it."""
-    return rules()["bundled"].get(torch_version.split("+")[0])

@@ -43,10 +43,6 @@ class Space:
 
     tried: tuple[Configuration, ...]
     skipped: tuple[tuple[Configuration, str], ...]
-    pruned_by_model: bool
-
-    def env(self, name: str) -> dict[str, str]:
-        return dict(next(c.env for c in self.tried if c.name == name))
 
 
 @dataclass(frozen=True)
@@ -62,10 +58,15 @@ class Found:
     failed: tuple[tuple[str, str], ...]
 
     @property
-    def winner(self) -> Configuration:
-        """What to run with; the default unless another one won the A/B."""
-        won = self.comparison is not None and self.comparison.wins
-        return self.refined if won else self.tried[0]
+    def won(self) -> Comparison | None:
+        """The A/B, if another setting than the default won it."""
+        return self.comparison if self.comparison is not None and self.comparison.wins else None
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """What the best configuration sets that the default has not: the narrowest block to write down."""
+        default = self.tried[0].env
+        return {k: v for k, v in self.refined.env.items() if default.get(k) != v}
 
 
 def space(*, release: str | None, link: str | None, sizes: Sequence[int], system: System | None = None, base: Mapping[str, str] | None = None,
@@ -94,7 +95,7 @@ def space(*, release: str | None, link: str | None, sizes: Sequence[int], system
         reason = _resource_pointless(name, values, system, release, sizes, base) if system is not None and release is not None else None
         if reason:
             skipped.append((Configuration(name.removeprefix("NCCL_").lower(), {**base, name: str(values[-1])}, "channels or threads"), reason))
-    return Space(tuple(tried), tuple(skipped), system is not None and trusted)
+    return Space(tuple(tried), tuple(skipped))
 
 
 def search(where: Space, run: Callable[[Configuration, int], Sequence[float]], *, axes: Mapping[str, Sequence[int]] = AXES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from eagle_forensics.nccl import (
     findings,
     frames,
     gains,
+    memory,
     search,
     tokens,
     tuner_file,
@@ -64,6 +66,7 @@ class Work:
     decode: DecodeLog | None
     belief: Belief | None
     gpus: int | None
+    gpu: str | None
     config: Mapping[str, Any] | None
     """The target's."""
     rounds: tuple[tokens.Round, ...]
@@ -111,7 +114,7 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     belief = believe(log, decode_sizes(sent), capability=hardware.compute_capability if hardware else None, release=release, tests=tests, env=env) if sent else None
     runs = tokens.rounds(acceptance)
     return Work(tp, device, sent, live, typed, served, host, log, tests, topology, traces, decode, belief, hardware.count if hardware else tp,
-                target.config if target else None, runs, _cost(runs, target.config if target else None), tuple(problems))
+                hardware.gpu if hardware else None, target.config if target else None, runs, _cost(runs, target.config if target else None), tuple(problems))
 
 
 def measure(work: Work, mode: str, *, launches: int, samples: int) -> Bench:
@@ -141,7 +144,7 @@ def joined(work: Work, measured: Bench) -> list[Finding]:
     """What this host's search found, and what a faster all-reduce would save of a round."""
     off = findings.off_path(work.tp, work.device)
     return [gains.searched(measured.found, measured.checks, reason=off or measured.reason, fallback=bool(work.belief and work.belief.fallback)),
-            gains.cost(work.rounds, work.cost, work.plan, all_reduce_us(work, measured), off=off)]
+            gains.cost(work.rounds, work.cost, work.plan, all_reduce_us(work, measured), found=measured.found, read=memory.expert_read(work.config, work.gpu, work.gpus), off=off)]
 
 
 def all_reduce_us(work: Work, measured: Bench) -> float | None:
@@ -167,6 +170,13 @@ def fits(work: Work, measured: Bench) -> dict[str, curves.Curve]:
     """The curve through each of them."""
     launches = measured.low_of_each()
     return {name: curves.fit(values, launches if name.startswith("harness") else ()) for name, values in points(work, measured).items()}
+
+
+def breaks(work: Work, measured: Bench) -> dict[str, curves.Switch]:
+    """The curves in which the protocol changes: where the log shows another choice and two segments fit better."""
+    picks = sorted((p.bytes, f"{p.algorithm}/{p.protocol}") for p in (work.log.picks if work.log else ()) if p.collective in (None, "AllReduce"))
+    logged = [size for (_, before), (size, after) in itertools.pairwise(picks) if before != after]
+    return {name: found for name, values in points(work, measured).items() if (found := curves.switch(values, logged))}
 
 
 def curves_picture(work: Work, measured: Bench) -> Any:
@@ -200,8 +210,7 @@ def settings(work: Work, measured: Bench) -> str | None:
     """What to set, as text to copy: environment, tuner file, harness on several hosts; None where nothing is sent."""
     if work.plan is None:
         return None
-    proven = measured.found is not None and measured.found.comparison is not None and measured.found.comparison.wins and all(g.passed for g in measured.checks)
-    env = advice.narrowest(measured.found.refined.env, measured.found.tried[0].env) if proven else {}
+    env = measured.found.changes if measured.found is not None and measured.found.won and all(g.passed for g in measured.checks) else {}
     parts = ["# " + ("Proven on this host: " if env else "Nothing is proven yet, so nothing is to be set. ") + (advice.NOT_FOR_PRODUCTION if env else "")]
     parts += [f"export {k}={v}" for k, v in env.items()]
     if table := tuner(work, env or {"NCCL_PROTO": "LL"} if work.belief and work.belief.fallback else env):
@@ -234,7 +243,7 @@ def record(work: Work, measured: Bench) -> dict[str, Any]:
 
 
 def _advice(work: Work, measured: Bench) -> list[advice.Step]:
-    return advice.steps(plan=work.plan, link=work.host.link, gpus=work.gpus, nodes=work.host.nodes, belief=work.belief, found=measured.found, cost=work.cost)
+    return advice.steps(plan=work.plan, link=work.host.link, gpus=work.gpus, nodes=work.host.nodes, belief=work.belief, found=measured.found, checks=measured.checks, cost=work.cost)
 
 
 def _choices(work: Work, env: Mapping[str, str]) -> list[Choice]:

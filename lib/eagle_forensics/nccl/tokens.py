@@ -145,10 +145,5 @@ def worth(run: Round, plan: MessagePlan, saved_us: stats.Estimate) -> Worth:
     return Worth(run, verify, speed, even, 1e3 / decode)
 
 
-def share(plan: MessagePlan, all_reduce_us: float, run: Round) -> float:
-    """Part of a round spent in the all-reduces of its verify forward."""
-    return plan.verify_ms(all_reduce_us) / run.cycle_ms.value
-
-
 def _times(x: stats.Estimate, factor: float) -> stats.Estimate:
     return replace(x, value=x.value * factor, low=x.low * factor, high=x.high * factor)
