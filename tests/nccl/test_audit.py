@@ -63,7 +63,8 @@ def test_a_sound_environment_is_not_accused(env):
     ({"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1"}, "P2P_AND_SHM_OFF"), ({"NCCL_BUFFSIZE": "abc"}, "INT_GARBAGE"), ({"NCCL_MAX_CTAS": "65"}, "RANGE"),
     ({"NCCL_ALGO": "broadcats:ring"}, "ALGO_UNKNOWN_TOKEN"), ({"NCCL_ALGO": "^ring"}, "ALGO_STARVES_COLLECTIVE"), ({"NCCL_P2P_LEVEL": "FAR"}, "LEVEL_UNKNOWN"),
     ({"NCCL_IB_HCA": "mlx5"}, "NO_EFFECT_SINGLE_NODE"), ({"NCCL_CONF_FILE": "x"}, "CONF_FILE_PRESENT"), ({"NCCL_PROTO": "LL,LL128,Simple"}, "LL128_ON_PCIE"),
-    ({"NCCL_AGG_CHANNEL_SIZE": "1"}, "REMOVED"),
+    ({"NCCL_AGG_CHANNEL_SIZE": "1"}, "REMOVED"), ({"NCCL_PROTO": "LL, Simple"}, "ALGO_UNKNOWN_TOKEN"), ({"NCCL_ALGO": "allreduce:ring "}, "ALGO_UNKNOWN_TOKEN"),
+    ({"NCCL_ALGO": "allreduce:nvls"}, "ALGO_STARVES_COLLECTIVE"), ({"nccl_proto": "LL"}, "UNKNOWN_VAR"),
 ])
 def test_further_rules(env, code):
     assert [i.code for i in audit(env, Host(nccl="2.27.5", link="pcie"))] == [code]
@@ -78,6 +79,11 @@ def test_an_exclusion_forces_what_it_does_not_name(value, release, forced):
     for link, severity in (("pcie", "error"), (None, "warn"), ("nvlink", None)):
         found = [i.severity for i in audit({"NCCL_PROTO": value}, Host(nccl=release, link=link)) if i.code == "LL128_ON_PCIE"]
         assert found == ([severity] if forced and severity else [])
+
+
+def test_nvls_is_there_with_a_switch_or_beside_another():
+    for value, link in (("allreduce:nvls", "nvswitch"), ("allreduce:nvls", None), ("allreduce:nvls,ring", "pcie")):
+        assert audit({"NCCL_ALGO": value}, Host(nccl="2.27.5", link=link)) == ()
 
 
 def test_range_depends_on_the_release():

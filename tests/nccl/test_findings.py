@@ -72,6 +72,13 @@ def test_a_healthy_graph_passes_and_a_silent_log_does_not():
     assert f.graph(replace(log("2.28_graphxml"), picks=()), PLAN).status is Status.INCONCLUSIVE
 
 
+def test_a_log_that_lost_half_its_graphs_is_no_pass():
+    whole = log("2.28_graphxml")
+    for kept in (whole.patterns[:1], whole.patterns[1:2], ()):
+        found = f.graph(replace(whole, patterns=kept), PLAN)
+        assert found.status is Status.INCONCLUSIVE and "no ring and tree graph" in found.statement
+
+
 def test_curves_are_read_at_decode_size_only():
     found = f.curve(tables("v2.13_simple", "v2.18_ll"), PLAN)
     assert "48.21 us" in found.statement and "26.23 us" in found.statement and "2.70 ms a round" in found.statement

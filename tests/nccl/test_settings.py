@@ -1,5 +1,6 @@
 """The findings on settings: not taken, not live, able to corrupt data, and without a direct transport are told apart."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from eagle_forensics.evidence.nccl_logs import read_nccl_log
@@ -50,6 +51,15 @@ def test_the_log_proves_a_setting_live():
     log = read_nccl_log(FIXTURES / "nccl_debug_2.28_graphxml.log")
     found, = of({"NCCL_P2P_LEVEL": "SYS", "NCCL_PROTO": "LL,Simple", "NCCL_GRAPH_FILE": "/mnt/graph.xml"}, Host(nccl="2.28.9"), log=log)
     assert found.status is Status.PASS and "log names 3 of them" in found.statement
+
+
+def test_without_an_environment_the_log_accuses_but_never_acquits():
+    log = replace(read_nccl_log(FIXTURES / "nccl_debug_2.28_graphxml.log"), environment={"NCCL_PROTO": "LL128"})
+    first, second = settings(None, Host(nccl="2.28.9", link="pcie"), log=log)
+    assert (first.status, second.fault) == (Status.SKIPPED, "nccl.ll128-unsafe") and "names no misspelt one" in first.statement
+    wrong, = settings(None, Host(nccl="2.28.9", link="pcie"), log=replace(log, environment={"NCCL_P2P_LEVEL": "sys"}))
+    assert (wrong.status, wrong.fault) == (Status.FAIL, "nccl.env-ignored")
+    assert [f.status for f in settings(None, Host(nccl="2.28.9", link="nvlink"), log=log)] == [Status.SKIPPED]
 
 
 def test_absence_and_an_environment_nobody_reads():

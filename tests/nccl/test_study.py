@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from eagle_forensics.case import load_case
+from eagle_forensics.evidence.nccl_records import NcclTests, Pick, Timing
 from eagle_forensics.finding import Status
 from eagle_forensics.nccl import frames, study
 from eagle_forensics.nccl.bench import Bench, measure
@@ -62,6 +64,19 @@ def test_nothing_is_to_be_set_before_it_is_proven(tmp_path):
     lines = "\n".join(line for line in text.splitlines() if line.count(",") == 9)
     assert problems(lines, ranks=8) == [] and answer(table, "allreduce", 43008, ranks=8) == Answer("ring", "ll", 1)
     assert "torchrun --nproc-per-node 8" in text and "NCCL_CUMEM_ENABLE=0" in text
+
+
+def test_a_change_of_protocol_needs_log_and_curve(tmp_path):
+    work = study.begin(whole(tmp_path))
+    sizes = [2**n * 1024 for n in range(3, 11)]
+    table = NcclTests(tmp_path / "t.txt", "all_reduce_perf", "2.19", "2.27.3", 8, tuple(
+        Timing(n, False, 24 + n / 8000 if n < 128 * 1024 else 60 + n / 30000) for n in sizes), False)
+    log = replace(work.log, picks=tuple(Pick(0, "AllReduce", n, "RING", "LL" if n < 128 * 1024 else "SIMPLE") for n in sizes))
+    off = Bench("off")
+    assert {name: s.bytes for name, s in study.breaks(replace(work, tests=(table,), log=log), off).items()} == {"t.txt": 128 * 1024}
+    assert study.breaks(replace(work, tests=(table,), log=None), off) == {} and study.breaks(work, off) == {}
+    shown = frames.curves_frame(study.fits(work, off), {next(iter(study.fits(work, off))): study.breaks(replace(work, tests=(table,), log=log), off)["t.txt"]})
+    assert "131,072 bytes" in shown["protocol changes at"].tolist()
 
 
 def test_pictures_are_drawn_from_what_is_there(tmp_path):

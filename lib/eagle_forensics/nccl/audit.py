@@ -41,7 +41,7 @@ class Host:
 def audit(env: Mapping[str, str], host: Host = Host()) -> tuple[Issue, ...]:
     """All issues of an environment, errors first. Other variables than NCCL's are ignored. ValueError for a bad NCCL version."""
     release = version(host.nccl) if host.nccl else None
-    settings = {name: value for name, value in engine.applied(env, host.made).items() if name.startswith("NCCL_")}
+    settings = {name: value for name, value in engine.applied(env, host.made).items() if name.upper().startswith("NCCL_")}
     found = [issue for name, value in sorted(settings.items()) for issue in _variable(name, value, release, host)]
     return ordered([*found, *_combinations(settings), *engine.issues(env, host.engine, host.made)])
 
@@ -89,7 +89,7 @@ def _name(name: str, release: tuple[int, ...] | None) -> Iterator[Issue]:
         return False
     entry = variables().get(name)
     if entry is None:
-        near = difflib.get_close_matches(name, variables(), n=1, cutoff=0.8)
+        near = difflib.get_close_matches(name.upper(), variables(), n=1, cutoff=0.8)
         hint = f"Did you mean {near[0]}?" if near else "Delete it, or check its spelling."
         newer = release is not None and release > NEWEST
         yield Issue("UNKNOWN_VAR", WARN if newer else ERROR, name, "no NCCL release up to 2.30.7 reads it: it is ignored" +

@@ -14,7 +14,7 @@ from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Trace
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl import contrast, dispatch, engine
 from eagle_forensics.nccl.audit import Host
-from eagle_forensics.nccl.belief import Belief, chain
+from eagle_forensics.nccl.belief import RING, TREES, Belief, chain
 from eagle_forensics.nccl.decode import rounds_logged
 from eagle_forensics.nccl.live import Live
 from eagle_forensics.nccl.settings import LOG_ENV, NOTEBOOK, settings
@@ -115,10 +115,11 @@ def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[
             refuted_by="The log shows LL chosen at decode size, or nccl-tests at these sizes is as fast as on a like machine without the fallback.",
             evidence=evidence, remedy=faults.fault("nccl.graph-fallback").remedy, predicted_effect=effect,
             next_step="A/B at decode size, a fresh process group each: NCCL_GRAPH_FILE (dump, edit, load) against NCCL_P2P_LEVEL=SYS with NCCL_PROTO=LL. Not channels.")
-    if not log.patterns:
+    seen_patterns = {p.pattern for p in log.patterns if p.channels}
+    if RING not in seen_patterns or not seen_patterns & set(TREES):
         subsystems = log.environment.get("NCCL_DEBUG_SUBSYS", "not shown")
         return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, observed=chosen,
-                       statement=f"The log has no graph lines (NCCL_DEBUG_SUBSYS: {subsystems}): a silent fallback cannot be excluded, since 2.27 it is logged there only.",
+                       statement=f"The log has no ring and tree graph (NCCL_DEBUG_SUBSYS: {subsystems}): a silent fallback cannot be excluded, since 2.27 it is logged there only.",
                        next_step=f"Start the server once with {LOG_ENV}")
     if protocols != {"LL"}:
         return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, observed=chosen,

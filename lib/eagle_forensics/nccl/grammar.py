@@ -89,7 +89,7 @@ def words(name: str, value: str) -> Iterator[Issue]:
 def selection(name: str, value: str, release: tuple[int, ...] | None, link: str | None) -> Iterator[Issue]:
     """Issues of NCCL_ALGO or NCCL_PROTO. Without a release the newer grammar is assumed and nothing is said about tokens' ages."""
     modern = release is None or release >= PER_FUNCTION
-    entries = [e.strip() for e in value.split(";")] if modern else [value.strip()]
+    entries = value.split(";") if modern else [value]
     if not modern and (":" in value or ";" in value):
         yield Issue("ALGO_PREFIX_NEEDS_224", ERROR, name, f"{value!r}: function prefixes need NCCL 2.24; here no token matches, so the setting "
                      "does not select what it names", "Drop the prefix, or use NCCL 2.24 or later.")
@@ -97,7 +97,7 @@ def selection(name: str, value: str, release: tuple[int, ...] | None, link: str 
     chosen: dict[str, set[str]] = {}
     for index, entry in enumerate(e for e in entries if e):
         function, colon, listed = entry.rpartition(":")
-        function = function.strip().lower()
+        function = function.lower()
         if colon and function not in rules()["functions"]:
             yield Issue("ALGO_UNKNOWN_TOKEN", ERROR, name, f"{function!r} is no collective: NCCL aborts with ncclInvalidUsage",
                          f"Use one of {', '.join(rules()['functions'])}.")
@@ -115,10 +115,12 @@ def selection(name: str, value: str, release: tuple[int, ...] | None, link: str 
         for f in [function] if colon else rules()["functions"]:
             chosen[f] = tokens
     if name == "NCCL_ALGO" and modern:
-        starved = [f for f, tokens in chosen.items() if not tokens & set(rules()["functions"][f])]
+        absent = set(rules()["needs_nvswitch"]["algorithms"]) if link == "pcie" else set()
+        starved = [f for f, tokens in chosen.items() if not (tokens - absent) & set(rules()["functions"][f])]
         if starved:
-            yield Issue("ALGO_STARVES_COLLECTIVE", ERROR, name, f"{value!r} leaves {', '.join(starved)} without an algorithm: NCCL aborts at the first one",
-                         "Name the collective: allreduce:" + value.rpartition(":")[2].split(";")[0] + ".")
+            yield Issue("ALGO_STARVES_COLLECTIVE", ERROR, name, f"{value!r} leaves {', '.join(starved)} without an algorithm"
+                        f"{' (NVLS needs an NVSwitch)' if any(chosen[f] & absent for f in starved) else ''}: NCCL aborts at the first one",
+                        "Delete it, or name algorithms that this machine has: allreduce:ring." if "allreduce" in starved else "Name the collective: allreduce:" + value.rpartition(":")[2].split(";")[0] + ".")
     if name == "NCCL_PROTO":
         yield from _protocols(name, value, chosen, link)
 
@@ -135,14 +137,16 @@ def _protocols(name: str, value: str, chosen: dict[str, set[str]], link: str | N
 
 
 def _tokens(name: str, listed: str, release: tuple[int, ...] | None) -> tuple[set[str], list[tuple[str, str]]]:
-    text = listed.strip().lower()
+    text = listed.lower()
     inverted = text.startswith("^")
     known = _known(name, release)
     everything = rules()["algorithms" if name == "NCCL_ALGO" else "protocols"]
     tokens, bad = set(), []
-    for token in filter(None, (t.strip() for t in text.lstrip("^").split(","))):
+    for token in filter(None, text.removeprefix("^").split(",")):
         if token in known:
             tokens.add(token)
+        elif token.strip() in known:
+            bad.append((token, "has a space around it, which NCCL takes as part of the word"))
         elif token in everything and release is not None and release < version(everything[token]):
             bad.append((token, f"exists since NCCL {everything[token]}"))
         else:

@@ -36,12 +36,25 @@ def settings(live: Live | None, host: Host, *, meant: Mapping[str, str] | None =
     common: dict[str, Any] = {"id": "nccl.environment", "question": "Does NCCL take its environment as it was meant?", "notebook": NOTEBOOK}
     if off:
         return [Finding(**common, status=Status.SKIPPED, statement=f"Nothing reads it: {off}.")]
+    if live is None and log is not None and log.environment:
+        shown = Live(log.environment, proven=True)
+        return [_of_log(common, shown, host, log), *(_harm(i, shown) for i in examine(shown, host) if i.severity == ERROR and i.code in _HARM)]
     if live is None:
         return [Finding(**common, status=Status.SKIPPED, statement="The environment of the served process is not in the case: it was not audited.",
                         next_step="Save it on the serving host: tr '\\0' '\\n' < /proc/PID/environ, of a scheduler process, and name the file as serving.env.")]
     issues = examine(live, host, meant=meant, log=log)
     errors = [i for i in issues if i.severity == ERROR]
     return [_taken(common, live, host, [i for i in errors if i.code not in _HARM], issues, log), *(_harm(i, live) for i in errors if i.code in _HARM)]
+
+
+def _of_log(common: Mapping[str, Any], shown: Live, host: Host, log: NcclLog) -> Finding:
+    """What NCCL's own log names: a misspelt variable is not in it, so this is never a pass."""
+    errors = [i for i in examine(shown, host) if i.severity == ERROR and i.code not in _HARM]
+    if errors:
+        return _taken(common, shown, host, errors, errors, log)
+    return Finding(**common, status=Status.SKIPPED, evidence=(Evidence(note=", ".join(f"{k}={v}" for k, v in log.environment.items()), path=str(log.path)),),
+                   statement=f"The {len(log.environment)} variables that NCCL's log names are taken as written; the log names no misspelt one, and the environment of the served process is not in the case.",
+                   next_step="Save it on the serving host: tr '\\0' '\\n' < /proc/PID/environ, of a scheduler process, and name the file as serving.env.")
 
 
 def _taken(common: Mapping[str, Any], live: Live, host: Host, errors: Sequence[Issue], issues: Sequence[Issue], log: NcclLog | None) -> Finding:
