@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from eagle_forensics.case import Case
-from eagle_forensics.drafter import study, workbench
-from eagle_forensics.drafter.wiring import evaluate
+from eagle_forensics.drafter import frames, sets, study, workbench
+from eagle_forensics.drafter.wiring import Wiring, evaluate
 from eagle_forensics.finding import Status
 from tests.drafter import tiny
 from tests.drafter.planted import MODEL
@@ -128,6 +128,8 @@ def test_graph_replays_that_capture_other_layers_are_told_apart_from_the_eager_p
     by_hand = evaluate(MODEL, [s.with_planes(p) for s, p in zip(bench.sequences, fed, strict=True)], bench.trained, 2)
     assert all((a.predicted == b.predicted).all() for a, b in zip(compared.decode.sequences, by_hand.sequences, strict=True))
     assert [f.id for f in study.served(work, compared)] == ["drafter.served-wiring", "drafter.served-graph"] and study.live(compared) is compared.decode
+    ordered = frames.sets_frame(bench, sets.compare_sets(bench, 2, None, base=Wiring(("slot 1", "slot 0", "slot 2"))))
+    assert {"b=1, b=2, b=3", "b=2, b=1, b=3"} <= set(ordered["fed"]) and "trained; in the order that fits the dump" in set(ordered["origin"])
     record = study.record(work, study.battery(work), compared, {})
     assert record["served_wiring"] == "CUDA graph {2, 3, 4}" and record["served"]["accept_length"]["value"] == pytest.approx(by_hand.accept_length().value)
 
@@ -141,6 +143,21 @@ def test_damaged_states_are_predicted_by_name(case, tmp_path):
     sliced = evaluate(MODEL, work.bench.computed, work.bench.set_wiring((1, 2, 3)).formed("1/2 slice"), 2)
     assert all((a.predicted == b.predicted).all() for a, b in zip(sliced.sequences, found["one of 2 tensor-parallel slices"].sequences, strict=True))
     assert any("divided by 8" in name for name in study.record(work, study.battery(work), None, found)["wirings"])
+
+
+def test_groups_by_length_and_folder_hold_every_text_once(case, tmp_path):
+    """Many texts end at the same limit: terciles that fall together make fewer groups, not lost texts."""
+    for folder, lengths in (("math", (6, 12, 12, 12)), ("chat", (12, 12, 20))):
+        (tmp_path / "all").mkdir(exist_ok=True)
+        written(tmp_path / "all" / folder, [sound(n, seed=10 * n + i) for i, n in enumerate(lengths)])
+    sequences = case(dump=tmp_path / "all").bench.sequences
+    assert len(sequences) == 7
+    found = evaluate(MODEL, sequences, Wiring(("slot 0", "slot 1", "slot 2")), 2)
+    for parts in (frames.by_length(found), frames.by_folder(found)):
+        assert sorted(s.n for c in parts.values() for s in c.sequences) == sorted(s.n for s in found.sequences) and len(parts) > 1
+    assert set(frames.by_folder(found)) == {"math", "chat"}
+    frame = frames.groups_frame(found)
+    assert frame[frame["by"] == "length of the text"]["tokens"].sum() == found.n == frame[frame["by"] == "position in the text"]["tokens"].sum()
 
 
 def test_dumps_that_are_not_evaluated_are_named(case):

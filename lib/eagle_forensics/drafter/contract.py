@@ -91,6 +91,9 @@ def boundaries_finding(searched: Searched | None, dump: Sequence[int] | None) ->
         return Finding(**(common | {"required": True}), status=Status.INCONCLUSIVE, fault="wiring.layer-offset", statement=(
             f"{found}. The dump's planes are {format_boundaries(dump)}, which are worse ({interval_text(own.difference)} right steps in a row on the same tokens): "
             "it may not be what the drafter was trained on."), next_step="identify the planes of the dump in notebook 03, and ask which dump the training read")
+    if own is best:
+        return Finding(**common, status=Status.PASS, next_step=tokens_needed(nearest) if nearest is not None else None, statement=(
+            f"The dump's {format_boundaries(dump)} fit best of {searched.tried} choices searched, step 1 right on {percent(best.accuracy[0])}; {undecided}."))
     return Finding(**common, status=Status.PASS, statement=(
         f"Of {searched.tried} choices searched none fits significantly better than the dump's {format_boundaries(dump)} "
         f"({interval_text(own.difference)} right steps in a row against the best, {format_boundaries(searched.best)}). {found}."),
@@ -124,14 +127,18 @@ def _wrong(common: dict[str, Any], best: WiringResult, trained: WiringResult, ho
     both = "" if len(parts) < 2 else f" {len(parts)} things are wrong at once: {', '.join(parts)}."
     if len(alive) > 1:
         both += f" {', '.join(r.label for r in alive[1:SHOWN])} cannot be told from it; all of them depart from the contract in the same parts."
-    found = []
+    found: list[Finding] = []
     for number, (slug, fields) in enumerate(parts.items()):
         entry = fault(slug)
-        rival = max((r for r in honest if r not in alive and not set(r.wiring.differences(trained.wiring)) & set(fields)), key=lambda r: r.mean_run, default=trained)
+        rival = max((r for r in honest if r not in alive and not set(r.wiring.differences(trained.wiring)) & set(fields)), key=lambda r: r.difference.value, default=trained)
+        statement = (f"As {contract}, the drafter is fed {trained.label}: step 1 right on {percent(trained.accuracy[0])} of {trained.n} tokens; fed {best.label} it is right on "
+                     f"{percent(best.accuracy[0])} (mean run of the trained wiring {interval_text(trained.difference)} against it).{both}")
+        if number:
+            statement = (f"Beside {found[0].fault}: fed {best.label} the drafter is right on {percent(best.accuracy[0])} at step 1; with {' and '.join(fields).replace('_', ' ')} as "
+                         f"trained the best is {rival.label}, {interval_text(rival.difference)} right tokens in a row against it.")
         own = common | {"id": "drafter.wiring" if not number else f"drafter.wiring.{slug.replace('.', '-')}"}
-        found.append(Finding(**own, status=Status.FAIL, fault=slug, statement=(
-            f"By {contract} the drafter is fed {trained.label}: step 1 right on {percent(trained.accuracy[0])} of {trained.n} tokens; fed {best.label} it is right on "
-            f"{percent(best.accuracy[0])} (mean run of the trained wiring {interval_text(trained.difference)} against it).{both}"),
+        found.append(Finding(
+            **own, status=Status.FAIL, fault=slug, statement=statement,
             competitor=Competitor(fault=entry.rival, margin=f"{rival.label}: mean run {interval_text(rival.difference)} against the best",
                                   why_rejected=f"no wiring that leaves {', '.join(fields)} as trained reaches the best on the same tokens. {entry.told_apart}"),
             refuted_by=entry.refuted_if, remedy=entry.remedy, predicted_effect=f"accept length {accept_text(best.accept_length)} instead of {accept_text(trained.accept_length)}",

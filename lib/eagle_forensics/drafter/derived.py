@@ -14,6 +14,8 @@ import torch
 from eagle_forensics.drafter.arithmetic import rms_norm
 from eagle_forensics.drafter.recorded import ZERO
 
+EMBEDDING = "embedding"
+"""Name of the plane that holds the embedding of the tokens: nobody records it, and it was fed by mistake more than once."""
 FINAL = "final norm"
 """The target's final norm, with its weight."""
 UNIT = "unit rms"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from eagle_forensics import show
 from eagle_forensics.drafter.battery import WiringResult
 from eagle_forensics.drafter.correctness import Correctness, SequenceCorrectness
+from eagle_forensics.drafter.derived import EMBEDDING
 from eagle_forensics.drafter.predict import predict_accept_length, round_views
 
 LOOKS = [(show.BLUE, "o", "-"), (show.RED, "s", "--"), (show.GREEN, "^", "-."), (show.PURPLE, "D", ":")]
@@ -27,7 +28,7 @@ def ranking_figure(results: Sequence[WiringResult], most: int = 16) -> Picture |
 
     honest = [r for r in results if not r.wiring.leaks]
     shown = list(honest[:most]) + [r for r in honest[most:] if r.wiring.name]
-    best, rival = honest[0], honest[1] if len(honest) > 1 else None
+    best, rival = honest[0], max((r for r in honest[1:] if EMBEDDING not in r.wiring.states), key=lambda r: r.difference.value, default=None)
     fig, axis = plt.subplots(figsize=(9, 1.4 + 0.34 * len(shown)), layout="constrained")
     for row, r in enumerate(shown):
         d, named = r.difference, bool(r.wiring.name)
@@ -42,7 +43,7 @@ def ranking_figure(results: Sequence[WiringResult], most: int = 16) -> Picture |
     axis.grid(axis="y", visible=False)
     title = f"Best: {best.label} ({best.accuracy[0].value:.1%} of first draft tokens right)"
     if rival is not None:
-        title += "; every other is worse" if rival.difference.high < 0 else "; the next cannot be told apart"
+        title += "; every other use of its planes is worse" if rival.difference.high < 0 else "; the next cannot be told apart"
     fig.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
     alt = title + ". " + "; ".join(f"{r.label}: {r.difference.value:+.3f}" for r in shown) + "."
     return fig, alt, (f"{len(shown)} of {len(results)} wirings tried. Bars hold together at 95 % over all comparisons (sequences, paired). Diamonds: wirings "

@@ -46,7 +46,7 @@ def sets_frame(bench: Workbench | None, compared: Compared | None) -> pd.DataFra
     """The target's own states at each boundary set beside the dump's planes; None without them."""
     if bench is None or compared is None:
         return None
-    origins = {id(r): bench.sets[ids] for ids, r in compared.by_set.items()}
+    origins = {id(r): bench.sets[tuple(sorted(ids))] + ("" if list(ids) == sorted(ids) else "; in the order that fits the dump") for ids, r in compared.by_set.items()}
     return pd.DataFrame([{"fed": f"the dump: {', '.join(r.wiring.planes)}" if r.wiring == compared.base else r.label, "origin": origins.get(id(r), "recorded"), **_row(r)}
                          for r in compared.results])
 
@@ -97,11 +97,11 @@ def groups_frame(trained: Correctness | None) -> pd.DataFrame | None:
 
 
 def by_length(correctness: Correctness) -> dict[str, Correctness]:
-    """The sequences in three groups of about the same size, by response tokens; one group where all are as long."""
+    """The sequences in up to three groups by response tokens, cut at the terciles; fewer where many are equally long."""
     order = sorted(correctness.sequences, key=lambda s: s.n)
-    cuts = [len(order) * i // 3 for i in range(4)]
-    parts = [order[a:b] for a, b in pairwise(cuts) if b > a]
-    return {f"{p[0].n} to {p[-1].n} response tokens": Correctness(tuple(p), correctness.steps) for p in parts}
+    limits = sorted({0, *(order[len(order) * i // 3].n for i in (1, 2)), order[-1].n + 1})
+    parts = [[s for s in order if low <= s.n < high] for low, high in pairwise(limits)]
+    return {f"{p[0].n} to {p[-1].n} response tokens": Correctness(tuple(p), correctness.steps) for p in parts if p}
 
 
 def by_folder(correctness: Correctness) -> dict[str, Correctness]:

@@ -9,7 +9,7 @@ import torch
 
 from eagle_forensics.case import Case
 from eagle_forensics.drafter.candidates import candidate_sets, ropes
-from eagle_forensics.drafter.derived import FinalNorm
+from eagle_forensics.drafter.derived import EMBEDDING, FinalNorm
 from eagle_forensics.drafter.model import Drafter, load_drafter
 from eagle_forensics.drafter.recorded import NO_IDS, NO_MASK, Problem, Recorded, from_samples
 from eagle_forensics.drafter.wiring import Wiring
@@ -22,8 +22,6 @@ from eagle_forensics.evidence.tensors import load_tensor
 
 OTHER_FAMILIES = ("eagle1",)
 """Families that the reader recognises and the standalone drafter does not run."""
-EMBEDDING = "embedding"
-"""Name of the plane that holds the embedding of the tokens: nobody records it, and it was fed by mistake more than once."""
 MAPPED = 16
 """Sequences whose states at every boundary are computed for the search of the trained boundaries; a bank gives all it holds."""
 
