@@ -35,6 +35,15 @@ def test_what_can_corrupt_data_is_a_fault_of_its_own():
     assert unknown.status is Status.PASS and "not known to be NVLink" in unknown.statement, "an unknown link accuses nobody"
 
 
+def test_a_harmful_setting_that_the_log_proves_absent_accuses_nobody():
+    log = read_nccl_log(FIXTURES / "nccl_debug_2.28_graphxml.log")
+    whole = replace(log, channels=4, environment={"NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH", "NCCL_P2P_LEVEL": "SYS"})
+    env = {"NCCL_PROTO": "LL128", "NCCL_P2P_LEVEL": "SYS"}
+    said = of(env, Host(nccl="2.28.9", link="pcie"), log=whole)[-1]
+    assert (said.id, said.status, said.fault) == ("nccl.ll128-on-pcie", Status.INCONCLUSIVE, None) and "does not name it" in said.statement
+    assert of(env, Host(nccl="2.28.9", link="pcie"), log=replace(whole, channels=None))[-1].status is Status.FAIL, "a log that is cut proves nothing"
+
+
 def test_no_direct_transport_is_a_fault_of_its_own():
     found = of({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, Host(nccl="2.27.5"))
     assert [(f.status, f.fault) for f in found] == [(Status.PASS, None), (Status.FAIL, "nccl.no-direct-transport")]

@@ -74,7 +74,7 @@ def logged(env: Mapping[str, str], log: NcclLog, host: Host) -> Iterator[Issue]:
         seen = log.environment.get(name)
         if seen is not None and not _same(name, value, seen):
             yield Issue("NOT_LIVE", ERROR, name, f"set to {value!r}, but NCCL's log says it read {seen!r}", "Is the log of the same start? Then another place sets it: a script, the engine.")
-        elif seen is None and _would_print(name, log) and not any(True for i in audit({name: value}, host) if i.severity == ERROR):
+        elif seen is None and would_print(name, log) and not any(True for i in audit({name: value}, host) if i.severity == ERROR):
             yield Issue("NOT_LIVE", ERROR, name, f"set to {value!r}, but NCCL's log, which names every variable it reads at start, does not name it",
                         "Is the log of the same start? Then pass it to the worker processes.")
     for name, seen in sorted(log.environment.items()):
@@ -83,7 +83,7 @@ def logged(env: Mapping[str, str], log: NcclLog, host: Host) -> Iterator[Issue]:
                         "Look for it in NCCL_CONF_FILE or ~/.nccl.conf, /etc/nccl.conf and the launch script.")
 
 
-def _would_print(name: str, log: NcclLog) -> bool:
+def would_print(name: str, log: NcclLog) -> bool:
     """Whether a whole log of a start would hold the line: the variable is one of those, the start reached its end, and ENV is logged."""
     subsystems = log.subsystems
     env_logged = bool(log.environment) and (not subsystems or bool({"ENV", "ALL"} & subsystems))

@@ -13,7 +13,7 @@ from eagle_forensics.evidence.nccl_records import NcclLog
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl.audit import Host
 from eagle_forensics.nccl.issue import ERROR, INFO, Issue
-from eagle_forensics.nccl.live import Live, examine
+from eagle_forensics.nccl.live import Live, examine, would_print
 
 NOTEBOOK = "05_nccl_tuning"
 LOG_ENV = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING NCCL_DEBUG_FILE=nccl.%h.%p.log"
@@ -38,13 +38,13 @@ def settings(live: Live | None, host: Host, *, meant: Mapping[str, str] | None =
         return [Finding(**common, status=Status.SKIPPED, statement=f"Nothing reads it: {off}.")]
     if live is None and log is not None and log.environment:
         shown = Live(log.environment, proven=True)
-        return [_of_log(common, shown, host, log), *(_harm(i, shown) for i in examine(shown, host) if i.severity == ERROR and i.code in _HARM)]
+        return [_of_log(common, shown, host, log), *(_harm(i, shown, log) for i in examine(shown, host) if i.severity == ERROR and i.code in _HARM)]
     if live is None:
         return [Finding(**common, status=Status.SKIPPED, statement="The environment of the served process is not in the case: it was not audited.",
                         next_step="Save it on the serving host: tr '\\0' '\\n' < /proc/PID/environ, of a scheduler process, and name the file as serving.env.")]
     issues = examine(live, host, meant=meant, log=log)
     errors = [i for i in issues if i.severity == ERROR]
-    return [_taken(common, live, host, [i for i in errors if i.code not in _HARM], issues, log), *(_harm(i, live) for i in errors if i.code in _HARM)]
+    return [_taken(common, live, host, [i for i in errors if i.code not in _HARM], issues, log), *(_harm(i, live, log) for i in errors if i.code in _HARM)]
 
 
 def _of_log(common: Mapping[str, Any], shown: Live, host: Host, log: NcclLog) -> Finding:
@@ -84,9 +84,13 @@ def _told(issues: Sequence[Issue]) -> str:
     return " Side effects: " + "; ".join(f"{i.variable}: {i.message}" for i in notes) + "." if notes else ""
 
 
-def _harm(issue: Issue, live: Live) -> Finding:
+def _harm(issue: Issue, live: Live, log: NcclLog | None) -> Finding:
     fault, question, competitor, refuted_by = _HARM[issue.code]
-    value = live.env.get(issue.variable)
-    return Finding(id=f"nccl.{issue.code.lower().replace('_', '-')}", question=question, notebook=NOTEBOOK, status=Status.FAIL, fault=fault, observed=f"{issue.variable}={value}",
+    value, name = live.env.get(issue.variable), f"nccl.{issue.code.lower().replace('_', '-')}"
+    if log is not None and issue.variable not in log.environment and would_print(issue.variable, log):
+        return Finding(id=name, question=question, notebook=NOTEBOOK, status=Status.INCONCLUSIVE, observed=f"{issue.variable}={value}", evidence=(Evidence(note=issue.code, path=str(log.path)),),
+                       statement=f"{issue.variable}={value} would be harmful ({issue.message}), but NCCL's log, which names every variable it reads at start, does not name it.",
+                       next_step="Is the log of the same start? Then the setting does not reach the process; take it away all the same.")
+    return Finding(id=name, question=question, notebook=NOTEBOOK, status=Status.FAIL, fault=fault, observed=f"{issue.variable}={value}",
                    statement=f"{issue.variable}={value}: {issue.message}.", competitor=competitor, refuted_by=refuted_by, evidence=(Evidence(note=issue.code, source=SOURCE),),
                    remedy=issue.fix, next_step="Take the setting away, start again, and compare the greedy outputs and nccl-tests -c 1 before and after.")
