@@ -1,7 +1,8 @@
 """What the client of live servers costs: 64 streams on one core against a server that only writes on schedule; and the verdict on a CSV alone.
 
-The server is a process of its own and says in the last event how long it took from the request to there, so the overhead is what the client adds: sending,
-reading 64 events, parsing. `live.client_overhead`: median of that over the server's time; at most 0.02 is the budget.
+`live.client_overhead`: seconds of processor that the client spends on its answers over the seconds they take, which is what it adds to a request as long
+as the core keeps up (`live.streams_busy`: streams under way on average); at most 0.02 is the budget. `live.client_delay`: how much later it has the
+whole answer than a bare reader of the same stream, over the answer's time; on a busy machine that is the machine's doing as well.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from eagle_forensics.acceptance import live
 from eagle_forensics.acceptance.clients import Sampling, connect
 from eagle_forensics.acceptance.workload import Prompt, render
 from eagle_forensics.demo.stage import DATA
 from eagle_forensics.evidence.transport import Transport
 
-STREAMS, REQUESTS, EVENTS, EVERY_S = 64, 256, 64, 0.03
+STREAMS, PHASES, EVERY_S = 64, 5, 0.03
+EVENTS = (48, 80)
+"""Of an answer, by its prompt: answers of one length would all begin and end together."""
 VERDICT = """
 from pathlib import Path
 from eagle_forensics.acceptance import study
@@ -41,35 +43,52 @@ def figures() -> dict[str, float]:
 
 def _streams() -> dict[str, float]:
     cores = os.sched_getaffinity(0)
+    prompts = render([Prompt(f"p{i}", "x", ids=tuple(range(i, i + 100))) for i in range(STREAMS)], None).prompts
     with _server() as port:
-        os.sched_setaffinity(0, {min(cores)})
+        os.sched_setaffinity(0, {max(cores)})
         try:
-            began = time.process_time()
-            answers, wall = asyncio.run(_ask(port))
-            used = time.process_time() - began
+            return asyncio.run(_compare(port, prompts))
         finally:
             os.sched_setaffinity(0, cores)
-    served = [float(a.text) for a in answers]
-    return {"live.client_overhead": statistics.median((a.seconds - s) / s for a, s in zip(answers, served, strict=True)),
-            "live.streams_busy": sum(a.seconds for a in answers) / wall, "live.core_used": used / wall}
 
 
-async def _ask(port: int) -> tuple[tuple[live.Answer, ...], float]:
-    prompts = [Prompt(f"p{i}", "x", ids=tuple(range(i, i + 100))) for i in range(REQUESTS)]
-    settings = live.Settings(Sampling(0.0, EVENTS), concurrency=STREAMS, warm_up=0, half_width=None)
+async def _compare(port: int, prompts: Sequence[Prompt]) -> dict[str, float]:
     async with Transport(f"http://127.0.0.1:{port}", connections=STREAMS + 2) as transport:
         client = await connect(transport)
-        gate = asyncio.Semaphore(STREAMS)
 
-        async def one(prompt: Prompt) -> live.Answer:
-            async with gate:
-                return await client.answer(prompt.id, prompt.domain, prompt.ids, settings.sampling)
+        async def ours(prompt: Prompt) -> tuple[float, float]:
+            answer = await client.answer(prompt.id, prompt.domain, prompt.ids, Sampling(0.0, EVENTS[1]))
+            assert answer.ok, answer.error
+            return answer.seconds, answer.seconds - float(answer.text)
 
-        began = time.perf_counter()
-        answers = await asyncio.gather(*map(one, render(prompts, None).prompts))
-        wall = time.perf_counter() - began
-    assert all(a.ok for a in answers), next(a.error for a in answers if not a.ok)
-    return tuple(answers), wall
+        differences, used, busy, wall = [], 0.0, 0.0, 0.0
+        await asyncio.gather(*map(ours, prompts))  # connections
+        for _ in range(PHASES):
+            bare = await asyncio.gather(*(_bare(port, p) for p in prompts))
+            began, core = time.perf_counter(), time.process_time()
+            late = await asyncio.gather(*map(ours, prompts))
+            used, wall = used + time.process_time() - core, wall + time.perf_counter() - began
+            busy += sum(seconds for seconds, _ in late)
+            differences.append(statistics.median((x - y) / seconds for (seconds, x), y in zip(late, bare, strict=True)))
+    return {"live.client_overhead": used / busy, "live.client_delay": statistics.median(differences), "live.streams_busy": busy / wall}
+
+
+def _events(first: int) -> int:
+    return EVENTS[0] + first * 7 % (EVENTS[1] - EVENTS[0])
+
+
+async def _bare(port: int, prompt: Prompt) -> float:
+    """Seconds of a stream beyond the server's own, read with nothing but a socket."""
+    body = json.dumps({"input_ids": prompt.ids}).encode()
+    began = time.perf_counter()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /generate HTTP/1.1\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+    last = b""
+    while b"[DONE]" not in last:
+        last = last[-4000:] + await reader.read(65536)
+    seconds = time.perf_counter() - began
+    writer.close()
+    return seconds - float(last.rsplit(b'"text": "', 1)[1].split(b'"')[0])
 
 
 @contextmanager
@@ -88,15 +107,16 @@ async def _serve() -> None:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 began = time.perf_counter()
                 length = next((int(x.split(b":")[1]) for x in head.split(b"\r\n") if x.lower().startswith(b"content-length")), 0)
-                await reader.readexactly(length)
+                asked = await reader.readexactly(length)
                 if b"/generate" not in head.split(b"\r\n")[0]:
                     body = json.dumps({"internal_states": [{}], "version": "0.5.23", "speculative_algorithm": "EAGLE3"}).encode()
                     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
                     continue
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-                for i in range(1, EVENTS + 1):
+                events = _events(json.loads(asked)["input_ids"][0])
+                for i in range(1, events + 1):
                     await asyncio.sleep(max(0.0, began + i * EVERY_S - time.perf_counter()))
-                    last = i == EVENTS
+                    last = i == events
                     meta = {"prompt_tokens": 100, "completion_tokens": i, "finish_reason": {"type": "length"} if last else None, "spec_verify_ct": i - 1 or 1,
                             "spec_num_correct_drafts": 0}
                     event = {"text": "word " * i if not last else f"{time.perf_counter() - began:.6f}", "output_ids": list(range(i)), "meta_info": meta}
