@@ -50,7 +50,7 @@ def demonstrate(out: Path | None = None, *, live: bool = False) -> int:
     console = Console(highlight=False)
     python = servers.sglang_python() if live else None
     if live and python is None:
-        console.print(f"  live: no SGLang here, so nothing is measured on a real server; {MAKE_ENV} makes one, then run the demo again.", markup=False)
+        console.print(f"  live: no SGLang here, so nothing is measured on a real server; {MAKE_ENV} makes one, then run the demo again.", markup=False, soft_wrap=True)
     if python is None:
         return _tell(console, out, {})
     cases.prepare(progress=lambda line: console.print(f"  {line}", markup=False))
