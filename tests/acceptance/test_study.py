@@ -1,15 +1,17 @@
 """The steps of notebook 04 on a case with live servers, with a table, and with neither."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from eagle_forensics.acceptance import live_study, study
+from eagle_forensics.acceptance.runs import runs
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.transport import Patience
 from eagle_forensics.finding import Status
 from tests.acceptance.pretend import pretending
-from tests.acceptance.tables import interval
+from tests.acceptance.tables import SWEEP, interval
 
 FAST = Patience(connect_s=5, silence_s=10, total_s=20, busy_tries=2, busy_wait_s=0.01)
 PREDICTED = {"steps": interval(1.91, 0.05), "wirings": {"embedding first": interval(1.1, 0.02)}}
@@ -56,3 +58,11 @@ def test_nothing_is_contacted_or_said_without_a_url():
     for picture in (study.servers_table, study.table, study.positions_table, study.domains_table, study.definitions_table, study.recommendation, study.speed_picture, study.prediction_picture):
         assert picture(work) is None
     assert study.record(work) == {"runs": []}
+
+
+def test_one_live_run_does_not_spoil_the_tables_sweep(work):
+    both = replace(work, tabled=runs(SWEEP), configured_steps=4)
+    (said,) = study.steps(both)
+    assert said.status is Status.PASS and said.observed == 4 and "num-steps 4" not in said.statement
+    assert study.recommendation(both).write[0] == "4 draft steps", "the table names no engine"
+    assert len(study.predicted_against_measured(both)) == 2

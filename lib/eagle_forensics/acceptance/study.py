@@ -64,6 +64,11 @@ class Work:
         """All runs, those measured live first."""
         return (*self.measured, *self.tabled)
 
+    @property
+    def swept(self) -> tuple[Run, ...]:
+        """The runs that may hold several step counts: the table's; a live server has one."""
+        return self.tabled if any(r.is_speculative for r in self.tabled) else self.measured
+
 
 def begin(case: Case, *, predicted: Mapping[str, Any] | None, layers: Mapping[str, Any] | None, arguments: Mapping[str, Any] | None,
           live: LiveWork | None = None) -> Work:
@@ -156,12 +161,12 @@ def ceiling_picture(work: Work) -> Any:
 
 def steps(work: Work) -> list[Finding]:
     """Which number of steps pays?"""
-    return [findings_cost.steps(work.runs, work.configured_steps)] if work.runs else []
+    return [findings_cost.steps(work.swept, work.configured_steps)] if work.runs else []
 
 
 def speed_picture(work: Work) -> Any:
     """Tokens/s against steps, on the cost line where there is one, else as measured; None without a baseline to hold them against."""
-    found = advice.sweep_of(work.runs)
+    found = advice.sweep_of(work.swept)
     if found is not None:
         return figures.steps_plot(found)
     tests = [c for c in ceilings(work.runs) if not c.differs and c.run.steps is not None]
@@ -180,8 +185,8 @@ def recommendation(work: Work) -> pd.DataFrame | None:
 
 
 def _advice(work: Work) -> advice.Advice | None:
-    first = next((r for r in work.runs if r.is_speculative), None)
-    return advice.advise(work.runs, first.engine, first.engine_version) if first else None
+    first = next((r for r in work.swept if r.is_speculative), None)
+    return advice.advise(work.swept, first.engine, first.engine_version) if first else None
 
 
 def checks(work: Work) -> list[Finding]:
