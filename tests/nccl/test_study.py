@@ -66,6 +66,16 @@ def test_nothing_is_to_be_set_before_it_is_proven(tmp_path):
     assert "torchrun --nproc-per-node 8" in text and "NCCL_CUMEM_ENABLE=0" in text
 
 
+def test_the_evidence_is_listed_with_what_is_odd_in_it(tmp_path):
+    folder = tmp_path / "case"
+    folder.mkdir()
+    work = study.begin(whole(folder))
+    shown = frames.evidence_frame(work.log, work.tests, work.topology, work.traces, work.decode)
+    assert shown["evidence"].tolist() == ["NCCL log", "nccl-tests", "nccl-tests", "topology", "trace"] and "2.27.5" in shown["holds"][0]
+    odd = frames.evidence_frame(replace(work.log, notes=("3 lines are cut.",)), (), None, (), None)
+    assert odd["odd"].tolist() == ["3 lines are cut."] and frames.evidence_frame(None, (), None, (), None) is None
+
+
 def test_a_change_of_protocol_needs_log_and_curve(tmp_path):
     work = study.begin(whole(tmp_path))
     sizes = [2**n * 1024 for n in range(3, 11)]

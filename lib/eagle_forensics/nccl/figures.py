@@ -40,12 +40,15 @@ def curves_plot(points: Mapping[str, Mapping[int, float]], curves: Mapping[str, 
         if name in curves:
             c = curves[name]
             ax.plot(grid, [c.at(n) for n in grid], color=colour, lw=1.6, zorder=3)
+    said = ["Points: measured. Lines: alpha + beta n, fitted in log space."]
     for m in launches[:1]:
+        said.append("Bars: 5 to 95 % of the samples of one launch.")
         for size in m.alone:
             s = statistics(m.alone[size])
             ax.plot([size] * 2, [s["p5"], s["p95"]], color=COLOURS[len(points) - 1], lw=1.1, alpha=0.6, zorder=2)
     if belief is not None and belief.system is not None and not belief.fallback:
         rows = [(r.bytes, r.model.time_us) for r in belief.rows if r.model]
+        said.append("Dashed: NCCL's own estimate, a chooser and no clock.")
         ax.plot(*zip(*rows, strict=True), color="black", ls="--", lw=1.4, label="NCCL believes", zorder=3)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -65,9 +68,10 @@ def curves_plot(points: Mapping[str, Mapping[int, float]], curves: Mapping[str, 
     alt = title + ". " + " ".join(f"{name}: latency {c.alpha_us.value:.1f} us, {c.bandwidth.value:.1f} GB/s." for name, c in curves.items())
     quick, wide = (min(curves, key=lambda n: curves[n].alpha_us.value), max(curves, key=lambda n: curves[n].bandwidth.value)) if curves else (None, None)
     at_bytes = crossover(curves[quick], curves[wide]) if quick != wide else None
-    meet = f" By their fits {wide} is faster than {quick} from {at_bytes / 1e6:.2f} MB on." if at_bytes else ""
-    return fig, alt, (meet.lstrip() + " " * bool(meet) + "Points: measured. Lines: alpha + beta n, fitted in log space. Bars: 5 to 95 % of the samples of one launch. Dashed: NCCL's own estimate, a chooser "
-                      "and no clock. Grey bands: sizes of a decode or verify forward.")
+    said.append("Grey bands: sizes of a decode or verify forward.")
+    if at_bytes:
+        said.append(f"By their fits {wide} is faster than {quick} from {at_bytes / 1e6:.2f} MB on.")
+    return fig, alt, " ".join(said)
 
 
 def ranking_plot(ranking: Ranking, comparison: Comparison | None) -> tuple[Figure, str, str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
-from eagle_forensics.evidence.nccl_records import Trace
+from eagle_forensics.evidence.decode_log import DecodeLog
+from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Topology, Trace
 from eagle_forensics.nccl.advice import Step
 from eagle_forensics.nccl.belief import Belief
 from eagle_forensics.nccl.curves import Curve, Switch
@@ -23,13 +25,26 @@ MICROSECONDS = {f"{s}, us": ".1f" for s in STATISTICS}
 ROUNDS = {"round, ms": ".2f", "on the line, ms": ".2f", "plain decode, ms": ".2f", "break-even accept length": ".2f"}
 
 
+def evidence_frame(log: NcclLog | None, tests: Sequence[NcclTests], topology: Topology | None, traces: Sequence[Trace], decode: DecodeLog | None) -> pd.DataFrame | None:
+    """What each file of the case holds about the interconnect, and what was odd in it; None without any."""
+    rows: list[tuple[str, Path, str, Sequence[str]]] = []
+    if log:
+        rows.append(("NCCL log", log.path, f"NCCL {log.version or 'of unknown release'}, {log.lines:,} lines, {log.ranks or 'unknown'} ranks, {len(log.patterns)} graphs, {len(log.picks)} choices", log.notes))
+    rows += [("nccl-tests", t.path, f"{t.test or 'test not named'}, {len(t.rows)} rows, {t.ranks or 'unknown'} ranks, NCCL {t.nccl or 'not named'}", t.notes) for t in tests]
+    if topology:
+        rows.append(("topology", topology.path, f"{len(topology.gpus)} GPUs, {len(topology.nics)} network cards", topology.notes))
+    rows += [("trace", t.path, f"{t.format}, {len(t.of()):,} all-reduces", t.notes) for t in traces]
+    if decode:
+        rows.append(("server log", decode.path, f"{len(decode.windows):,} decode lines", decode.notes))
+    return pd.DataFrame([{"evidence": kind, "file": path.name, "holds": holds, "odd": " ".join(notes) or None} for kind, path, holds, notes in rows]).dropna(axis=1, how="all") if rows else None
+
+
 def sizes_frame(plan: MessagePlan | None) -> pd.DataFrame | None:
     """What one forward sends, by tokens verified; None where nothing is sent or it is not known."""
     if plan is None or plan.tp == 1:
         return None
     names = {1: "plain decode", plan.tokens: "verify as configured"}
-    return pd.DataFrame([{"forward": names.get(t, "verify"), "tokens": t, "bytes a message": size, "all-reduces": plan.count, "ms at 25 us": plan.verify_ms(25),
-                          "ms at 48 us": plan.verify_ms(48)} for size, t in decode_sizes(plan).items()])
+    return pd.DataFrame([{"forward": names.get(t, "verify"), "tokens": t, "bytes a message": size, "all-reduces": plan.count} for size, t in decode_sizes(plan).items()])
 
 
 def belief_frame(belief: Belief | None) -> pd.DataFrame | None:
