@@ -106,6 +106,20 @@ def test_one_rank_sends_nothing(tmp_path):
     assert {f.status for f in [*study.judge(work), *study.joined(work, off)]} == {Status.PASS, Status.SKIPPED}
 
 
+def test_a_cpu_server_sends_nothing_through_nccl(tmp_path):
+    work = study.begin(case(tmp_path, launch="--tp 2 --device cpu"))
+    assert work.plan is None and study.advice_frame(work, Bench("off")) is None
+
+
+@pytest.mark.parametrize(("launch", "nodes", "first"), [
+    ("--tp 16 --nnodes 2", 2, "Keep tensor parallelism"), ("--tp 8 --pp 2 --nnodes 2", 1, "A/B of"), ("--tp 8 --pp-size 4 --nnodes 2", 1, "A/B of"), ("--tp 8", 1, "A/B of"),
+])
+def test_pipeline_stages_take_their_share_of_the_nodes(tmp_path, launch, nodes, first):
+    work = study.begin(case(tmp_path, launch=launch, debug_log="nccl_debug_2.27_fallback.log"))
+    assert work.nodes == nodes and study.advice_frame(work, Bench("off"))["do"][0].startswith(first)
+    assert (work.belief.system is None) is (work.tp == 16) and ("tensor parallelism 16" in (work.belief.unknown or "")) is (work.tp == 16)
+
+
 def test_a_tree_verifies_its_draft_tokens(tmp_path):
     work = study.begin(case(tmp_path), arguments={"num_steps": 4, "topk": 2, "num_draft_tokens": 16})
     assert (work.plan.tokens, work.plan.steps, work.plan.draft_count) == (16, 4, 12)

@@ -64,11 +64,14 @@ class Belief:
 
 
 def believe(log: NcclLog | None, sizes: Mapping[int, int | None], *, capability: str | None = None, release: str | None = None,
-            tests: Sequence[NcclTests] = (), env: Mapping[str, str] | None = None) -> Belief:
-    """Model, log and measurement side by side. `sizes`: bytes to verify tokens (None: other); `capability`: `12.0`."""
+            tests: Sequence[NcclTests] = (), env: Mapping[str, str] | None = None, ranks: int | None = None) -> Belief:
+    """Model, log and measurement side by side. `sizes`: bytes to verify tokens (None: other); `capability`: `12.0`; `ranks`: that exchange
+    hidden states, where known: the graphs of another group say nothing of theirs."""
     release = (log.version if log else None) or release
     settings = {**(env or {}), **(log.environment if log else {})}
     system, unknown = _system(log, capability)
+    if system is not None and ranks is not None and system.ranks != ranks:
+        system, unknown = None, f"the log's largest communicator has {system.ranks} ranks, tensor parallelism {ranks}"
     fallback = bool(log and (log.lost_patterns or any(p.is_fallback for p in log.patterns)))
     table: Mapping[tuple[str, str], Cost] = {}
     if system is not None and release is None:

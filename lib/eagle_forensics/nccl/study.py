@@ -52,6 +52,8 @@ class Work:
 
     tp: int | None
     device: str | None
+    nodes: int
+    """Over which one group of tensor parallelism spreads: pipeline stages take their share of the server's."""
     plan: MessagePlan | None
     live: Live | None
     meant: Mapping[str, str]
@@ -98,7 +100,7 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     tree = (arguments or {}).get("num_draft_tokens") if ((arguments or {}).get("topk") or 1) > 1 else None
     target = read("target", read_target, case.target.path) if case.target else None
     dtype = flags.get("dtype") if flags.get("dtype") in ELEMENT_BYTES else None
-    sent = read("plan", plan, target.config, tp, steps, dtype=dtype, tokens=tree) if target and tp and tp > 1 else None
+    sent = read("plan", plan, target.config, tp, steps, dtype=dtype, tokens=tree) if target and tp and not findings.off_path(tp, device) else None
     typed = {k: v for k, v in launch.env.items() if k.startswith("NCCL_")} if launch else {}
     live = read("environment", gather, serving.env) if serving.env else Live(typed, proven=False) if typed else None
     env = live.env if live else None
@@ -108,12 +110,15 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     traces = tuple(t for i, path in enumerate(nccl.traces) if (t := read(f"traces-{i}", read_trace, path)))
     decode = read("server-log", read_decode_log, serving.log) if serving.log and serving.engine == "sglang" else None
     release = log.version if log else None
-    host = Host(nccl=release, link=hardware.link if hardware and hardware.link != "none" else None, nodes=(log.nodes if log else None) or read("launch-nodes", _whole, flags.get("nnodes")) or 1,
+    nodes = max((log.nodes if log else None) or 1, read("launch-nodes", _whole, flags.get("nnodes")) or 1)
+    stages = read("launch-pp", _whole, flags.get("pp") or flags.get("pp_size") or flags.get("pipeline_parallel_size")) or 1
+    host = Host(nccl=release, link=hardware.link if hardware and hardware.link != "none" else None, nodes=nodes,
                 engine=serving.engine, engine_release=serving.version, flags=flags)
     served = applied({k: v for k, v in (env or {}).items() if k.startswith(("NCCL_", "CUDA_"))}, host.made)
-    belief = believe(log, decode_sizes(sent), capability=hardware.compute_capability if hardware else None, release=release, tests=tests, env=env) if sent else None
+    belief = believe(log, decode_sizes(sent), capability=hardware.compute_capability if hardware else None, release=release, tests=tests, env=env, ranks=sent.tp) if sent else None
     runs = tokens.rounds(acceptance)
-    return Work(tp, device, sent, live, typed, served, host, log, tests, topology, traces, decode, belief, hardware.count if hardware else tp,
+    spanned = nodes if log and log.nodes and log.ranks == tp else -(-nodes // stages)
+    return Work(tp, device, spanned, sent, live, typed, served, host, log, tests, topology, traces, decode, belief, hardware.count if hardware else tp,
                 hardware.gpu if hardware else None, target.config if target else None, runs, _cost(runs, target.config if target else None), tuple(problems))
 
 
@@ -216,7 +221,7 @@ def settings(work: Work, measured: Bench) -> str | None:
     if table := tuner(work, env or {"NCCL_PROTO": "LL"} if work.belief and work.belief.fallback else env):
         parts += ["", f"# {'The same' if env else 'A candidate for the A/B,'} by size, as a file of the example tuner plugin (NCCL 2.27.7 on):", *(f"# {k}={v}" for k, v in
                   tuner_file.environment("/path/nccl_tuner.conf").items()), table.rstrip()]
-    parts += ["", "# The measurement of this notebook with torchrun, on every host:", torchrun_line(measured.task(work.plan), work.served, work.host.nodes)]
+    parts += ["", "# The measurement of this notebook with torchrun, on every host:", torchrun_line(measured.task(work.plan), work.served, work.nodes)]
     return "\n".join(parts)
 
 
@@ -243,7 +248,7 @@ def record(work: Work, measured: Bench) -> dict[str, Any]:
 
 
 def _advice(work: Work, measured: Bench) -> list[advice.Step]:
-    return advice.steps(plan=work.plan, link=work.host.link, gpus=work.gpus, nodes=work.host.nodes, belief=work.belief, found=measured.found, checks=measured.checks, cost=work.cost)
+    return advice.steps(plan=work.plan, link=work.host.link, gpus=work.gpus, nodes=work.nodes, belief=work.belief, found=measured.found, checks=measured.checks, cost=work.cost)
 
 
 def _choices(work: Work, env: Mapping[str, str]) -> list[Choice]:
