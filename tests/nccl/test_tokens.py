@@ -51,7 +51,6 @@ def test_two_step_counts_fix_no_line():
 
 def test_a_faster_all_reduce_speeds_up_the_baseline_too():
     found = worth(run(2, 2.0, 90.0), PLAN, exactly(22.0))
-    assert found.saved_ms.value == pytest.approx(2.706)
     assert found.tuned_baseline == pytest.approx(1e3 / (1e3 / 88.8 - 2.706))
     assert found.tokens_per_second.value == pytest.approx(2000 / (2000 / 90 - 2.706 - 6 * 0.022))
     assert found.confounded_speedup > found.speedup and found.tokens_per_second.low < found.tokens_per_second.value

@@ -117,7 +117,7 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     served = applied({k: v for k, v in (env or {}).items() if k.startswith(("NCCL_", "CUDA_"))}, host.made)
     belief = believe(log, decode_sizes(sent), capability=hardware.compute_capability if hardware else None, release=release, tests=tests, env=env, ranks=sent.tp) if sent else None
     runs = tokens.rounds(acceptance)
-    spanned = nodes if log and log.nodes and log.ranks == tp else -(-nodes // stages)
+    spanned = log.nodes if log and log.nodes and log.ranks == tp else -(-nodes // stages)
     return Work(tp, device, spanned, sent, live, typed, served, host, log, tests, topology, traces, decode, belief, hardware.count if hardware else tp,
                 hardware.gpu if hardware else None, target.config if target else None, runs, _cost(runs, target.config if target else None), tuple(problems))
 

@@ -78,8 +78,6 @@ class Worth:
     """One run with a faster all-reduce."""
 
     round: Round
-    saved_ms: stats.Estimate
-    """Per verify forward."""
     tokens_per_second: stats.Estimate
     break_even: stats.Estimate
     """Accept length needed, against the baseline with the same saving."""
@@ -142,7 +140,7 @@ def worth(run: Round, plan: MessagePlan, saved_us: stats.Estimate) -> Worth:
     al = run.accept_length
     speed = replace(al, value=1e3 * al.value / cycle.value, low=1e3 * al.low / cycle.high, high=1e3 * al.high / cycle.low, method="printing, and the A/B's interval")
     even = replace(cycle, value=cycle.value / decode, low=cycle.low / decode, high=cycle.high / decode, method=speed.method)
-    return Worth(run, verify, speed, even, 1e3 / decode)
+    return Worth(run, speed, even, 1e3 / decode)
 
 
 def _times(x: stats.Estimate, factor: float) -> stats.Estimate:

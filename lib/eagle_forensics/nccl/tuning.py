@@ -88,12 +88,6 @@ class Choice:
     others: Mapping[tuple[str, str], float]
     """Estimate of every enabled way, us."""
 
-    @property
-    def margin_us(self) -> float:
-        """How much the next best way is believed to cost more; infinite without another."""
-        rest = [t for way, t in self.others.items() if way != (self.algorithm, self.protocol)]
-        return min(rest, default=math.inf) - self.time_us
-
 
 def costs(system: System, release: str, env: Mapping[str, str] | None = None) -> Mapping[tuple[str, str], Cost]:
     """Cost of every enabled (algorithm, protocol) of an all-reduce. `env`: NCCL_ALGO and NCCL_PROTO are obeyed.
