@@ -11,8 +11,8 @@ import torch
 from eagle_forensics.drafter import prediction_figures as figures
 from eagle_forensics.drafter import prediction_frames as frames
 from eagle_forensics.drafter import prediction_study as study
-from eagle_forensics.drafter.metric import compare_metric
-from eagle_forensics.drafter.predict import by_group, predict_accept_length
+from eagle_forensics.drafter.metric import compare_metric, compare_metrics
+from eagle_forensics.drafter.predict import predict_accept_length
 from eagle_forensics.drafter.recorded import spread
 from eagle_forensics.drafter.sampling import sampled_predictions
 from eagle_forensics.drafter.tree import grow_trees
@@ -71,15 +71,6 @@ def test_survival_per_position_has_its_interval(trained):
     assert all(e.low < e.value < e.high for e in row.per_position)
 
 
-def test_groups_are_apart(trained):
-    named = [replace(s, group="code" if i % 2 else "chat") for i, s in enumerate(trained.sequences)]
-    both = replace(trained, sequences=tuple(named))
-    found = by_group(both, 2)
-    assert set(found) == {"chat", "code"} and sum(a.n for a, _ in found.values()) == trained.n
-    assert found["code"][1].value == both.of_group("code").accept_length(2).value
-    assert frames.group_frame(both, 2).shape[0] == 2 and frames.group_frame(trained, 2) is None
-
-
 def test_tables_and_figures_show_what_was_found(trained, grid):
     compared = [compare_metric("acc_0", round(trained.accuracy(0).value, 4), trained), compare_metric("full_acc_1", 0.999, trained)]
     table = frames.definition_frame(compared)
@@ -89,8 +80,8 @@ def test_tables_and_figures_show_what_was_found(trained, grid):
     a = [trained.accuracy(k).value for k in range(2)]
     assert three["product of the steps' accuracies"][0] == pytest.approx(1 + a[0] + a[0] * a[1])
     assert three["if every step were that good"][0] == pytest.approx(1 + a[0] + a[0] ** 2)
-    assert len(frames.tree_frame(grid)) == len(grid) and set(study.tree_record(grid)) == {f"{p.steps},{p.topk},{p.draft_tokens}" for p in grid}
-    assert "2,4,8" in study.tree_record(grid) and "draft tokens" in figures.tree_figure(grid)[1]
+    assert len(frames.tree_frame(grid)) == len(grid) and set(study.tree_record(grid)["trees"]) == {f"{p.steps},{p.topk},{p.draft_tokens}" for p in grid}
+    assert "2,4,8" in study.tree_record(grid)["trees"] and study.tree_record(()) == {} and "draft tokens" in figures.tree_figure(grid)[1]
     assert all(f([]) is None for f in (frames.definition_frame, frames.tree_frame, frames.temperature_frame, figures.tree_figure))
     assert frames.three_numbers_frame(None, None, 2) is None and figures.temperature_figure([], None) is None
 
@@ -117,8 +108,8 @@ def test_without_the_targets_head_the_tokens_stand_for_it(trained):
     assert study.temperatures(bench(), own, 2)[0] == () and "not known" in study.temperatures(bench(), own, 2)[1]
     bare = SimpleNamespace(**{**vars(bench(target=object())), "slots": TRAINED})
     assert "none is the target's last state" in study.own_choices(bare, trained).reason
-    assert study.metrics({"full_acc_0": 0.5}, trained, own, trainer=None)[0].substituted
-    assert study.metrics({"full_acc_0": 0.5}, None, own, trainer=None) == []
+    assert compare_metrics({"full_acc_0": 0.5}, trained, teacher=own.teacher)[0].substituted
+    assert compare_metrics({"full_acc_0": 0.5}, None) == []
 
 
 def test_a_head_that_lacks_its_weights_is_named(trained):

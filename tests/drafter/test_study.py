@@ -8,12 +8,14 @@ import torch
 
 from eagle_forensics.case import Case
 from eagle_forensics.drafter import frames, sets, study, workbench
+from eagle_forensics.drafter.prediction_study import OwnChoices
 from eagle_forensics.drafter.wiring import Wiring, evaluate
 from eagle_forensics.finding import Status
 from tests.drafter import tiny
 from tests.drafter.planted import MODEL
 
 TOKENS = torch.arange(8)
+UNKNOWN = OwnChoices(None, None, "not asked")
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_a_bad_sample_is_named_counted_and_left_out(case, tmp_path, kind):
     work = case(dump=tmp_path / "mixed")
     assert len(work.bench.sequences) == 2 and len(work.bench.problems) == 1
     assert "data_1" in work.bench.problems[0].sample_id + work.bench.problems[0].reason and words in work.bench.problems[0].reason
-    found = study.accuracy(work, study.battery(work))[0]
+    found = study.accuracy(work, study.battery(work), UNKNOWN)[0]
     assert found.status is Status.INCONCLUSIVE and any(note.note.startswith("1 sequence(s) left out") for note in found.evidence)
 
 
@@ -113,7 +115,7 @@ def test_missing_tensors_are_all_named(case, monkeypatch):
 def test_one_text_gives_no_interval_and_no_verdict(case, tmp_path):
     work = case(dump=written(tmp_path / "one", [sound()]))
     results = study.battery(work)
-    findings = [*study.wiring(work, results), study.accuracy(work, results)[0], *study.prediction(work, study.trained_correctness(results), None)]
+    findings = [*study.wiring(work, results), study.accuracy(work, results, UNKNOWN)[0], *study.prediction(work, study.trained_correctness(results), None)]
     assert {f.status for f in findings} == {Status.INCONCLUSIVE} and "at least two sequences" in findings[0].next_step
 
 

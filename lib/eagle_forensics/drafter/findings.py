@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from eagle_forensics import stats
 from eagle_forensics.drafter.battery import WiringResult
 from eagle_forensics.drafter.correctness import Correctness, paired_accuracy
-from eagle_forensics.drafter.metric import MetricComparison, compare_metric
+from eagle_forensics.drafter.metric import MetricComparison, compare_metrics
 from eagle_forensics.drafter.predict import predict_accept_length
 from eagle_forensics.drafter.recorded import Problem
+from eagle_forensics.drafter.teacher import Teacher
 from eagle_forensics.drafter.wording import (
     WHY_ZERO,
     accept_text,
@@ -46,10 +47,10 @@ def accuracy_finding(trained: WiringResult | None, control: WiringResult | None 
         f"the gain {interval_text(gain)} does not exclude 0, so nothing says that the drafter reads these states."))
 
 
-def metric_finding(metrics: Mapping[str, float], trained: Correctness | None, *, trainer: str | None = None) -> Finding:
-    """`drafter.metric`: do the trainer's logged numbers reproduce, and under which definition?"""
+def metric_finding(metrics: Mapping[str, float], trained: Correctness | None, *, trainer: str | None = None, teacher: Teacher | None = None) -> Finding:
+    """`drafter.metric`: do the trainer's logged numbers reproduce, and under which definition? `teacher`: the target's own choices."""
     question = "Does the trainer's logged metric reproduce?"
-    compared = metrics_of(metrics, trained, trainer=trainer)
+    compared = compare_metrics(metrics, trained, trainer=trainer, teacher=teacher)
     if not compared or trained is None:
         why = "The case names no metric." if not metrics else "No logged metric can be recomputed here: " + ", ".join(metrics) + "."
         return skipped("drafter.metric", question, why, "write the trainer's metrics under `training.metrics` (full_acc_0, acc_0, ...)")
@@ -71,11 +72,6 @@ def metric_finding(metrics: Mapping[str, float], trained: Correctness | None, *,
     return Finding(**common, status=Status.INCONCLUSIVE,
                    statement=f"{_metric_line(worst)}: the recorded sequences do not reproduce it under any definition.",
                    next_step="see the wiring battery; if the trained wiring is best there, evaluate the trainer's own validation split")
-
-
-def metrics_of(metrics: Mapping[str, float], trained: Correctness | None, *, trainer: str | None = None) -> list[MetricComparison]:
-    """Every logged metric that can be recomputed, beside its recomputed value."""
-    return [c for name, value in metrics.items() if trained and (c := compare_metric(name, value, trained, trainer=trainer))]
 
 
 def prediction_finding(trained: Correctness | None, served: Correctness | None = None, *, steps: int | None = None) -> Finding:

@@ -14,6 +14,7 @@ from eagle_forensics.drafter.correctness import Correctness
 from eagle_forensics.drafter.predict import by_position, predict_accept_length
 from eagle_forensics.drafter.search import Searched, boundaries_of
 from eagle_forensics.drafter.sets import Compared
+from eagle_forensics.drafter.wording import interval_cell, signed_cell
 from eagle_forensics.drafter.workbench import Workbench
 
 
@@ -63,12 +64,12 @@ def damage_frame(found: Mapping[str, Correctness]) -> pd.DataFrame | None:
     """What the trained states would give in each damaged form; None without."""
     if not found:
         return None
-    return pd.DataFrame([{"states": name, "step 1 right": _interval(c.accuracy(0)), "accept length": _interval(c.accept_length()), "tokens": c.n} for name, c in found.items()])
+    return pd.DataFrame([{"states": name, "step 1 right": interval_cell(c.accuracy(0)), "accept length": interval_cell(c.accept_length()), "tokens": c.n} for name, c in found.items()])
 
 
 def _row(r: WiringResult) -> dict[str, str | int]:
-    return {"step 1 right": _interval(r.accuracy[0]) if r.complete else "dropped", "accept length": _interval(r.accept_length) if r.complete else "dropped",
-            "run of right tokens against the best": _signed(r.difference), "tokens": r.n}
+    return {"step 1 right": interval_cell(r.accuracy[0]) if r.complete else "dropped", "accept length": interval_cell(r.accept_length) if r.complete else "dropped",
+            "run of right tokens against the best": signed_cell(r.difference), "tokens": r.n}
 
 
 def prediction_frame(trained: Correctness | None, served: Correctness | None) -> pd.DataFrame | None:
@@ -77,9 +78,9 @@ def prediction_frame(trained: Correctness | None, served: Correctness | None) ->
         return None
     rows = []
     for row, other in zip(predict_accept_length(trained), predict_accept_length(served) if served else [None] * trained.steps, strict=True):
-        entry = {"steps": row.steps, "ceiling": row.ceiling, "trained states, walk": _interval(row.accept_length)}
+        entry = {"steps": row.steps, "ceiling": row.ceiling, "trained states, walk": interval_cell(row.accept_length)}
         if other is not None:
-            entry["served states, walk"] = _interval(other.accept_length)
+            entry["served states, walk"] = interval_cell(other.accept_length)
         entry |= {"product of accuracies": row.product_formula, "vocabulary bound": row.vocabulary_bound, "rounds": row.accept_length.n}
         rows.append(entry)
     return pd.DataFrame(rows)
@@ -90,9 +91,9 @@ def groups_frame(trained: Correctness | None) -> pd.DataFrame | None:
     points to rope, a folder (domain) that falls behind to training data."""
     if trained is None:
         return None
-    rows = [{"by": "position in the text", "of": _range(*edge), "step 1 right": _interval(e), "accept length": "–", "tokens": e.n} for edge, e in by_position(trained).items()]
+    rows = [{"by": "position in the text", "of": _range(*edge), "step 1 right": interval_cell(e), "accept length": "–", "tokens": e.n} for edge, e in by_position(trained).items()]
     for by, parts in (("length of the text", by_length(trained)), ("folder of the dump", by_folder(trained))):
-        rows += [{"by": by, "of": name, "step 1 right": _interval(c.accuracy(0)), "accept length": _interval(c.accept_length()), "tokens": c.n} for name, c in parts.items()]
+        rows += [{"by": by, "of": name, "step 1 right": interval_cell(c.accuracy(0)), "accept length": interval_cell(c.accept_length()) if any(s.rounds() for s in c.sequences) else "–", "tokens": c.n} for name, c in parts.items()]
     return pd.DataFrame(rows)
 
 
@@ -128,12 +129,3 @@ def prediction_record(trained: Correctness, wirings: Mapping[str, Correctness], 
 
 def _plain(e: stats.Estimate) -> dict[str, Any]:
     return {"value": e.value, "low": e.low, "high": e.high, "n": e.n, "clusters": e.clusters, "method": e.method}
-
-
-def _interval(e: stats.Estimate) -> str:
-    """`0.605 [0.581, 0.629]` with spaces that do not break."""
-    return f"{e.value:.3f}" if e.bounded is None else f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]".replace(" ", "\u00a0")
-
-
-def _signed(e: stats.Estimate) -> str:
-    return f"{e.value:+.3f}" if e.bounded is None else f"{e.value:+.3f} [{e.low:+.3f}, {e.high:+.3f}]".replace(" ", "\u00a0")

@@ -140,6 +140,11 @@ def definitions(correctness: Correctness, step: int, teacher: Teacher | None = N
     return {d.label: e for d in _every(lengths) if d.truth in views and (e := d.of(views[d.truth], step)) is not None}
 
 
+def compare_metrics(logged: Mapping[str, float], correctness: Correctness | None, *, trainer: str | None = None, teacher: Teacher | None = None) -> list[MetricComparison]:
+    """Every logged metric that can be recomputed, under every definition; empty without a correctness."""
+    return [c for name, value in logged.items() if correctness and (c := compare_metric(name, value, correctness, trainer=trainer, teacher=teacher))]
+
+
 def compare_metric(name: str, value: float, correctness: Correctness, *, trainer: str | None = None, teacher: Teacher | None = None) -> MetricComparison | None:
     """Hold a logged metric (`full_acc_0`, `val/acc_1`, `tau_sim`) against the recomputed figures.
 

@@ -66,16 +66,6 @@ def by_position(correctness: Correctness, edges: tuple[int, ...] = (0, 64, 128, 
     return found
 
 
-def by_group(correctness: Correctness, steps: int | None = None) -> dict[str, tuple[stats.Estimate, stats.Estimate]]:
-    """Group of sequences -> (accuracy of step 1, accept length by the walk); groups without a verify round are left out."""
-    found = {}
-    for group in sorted({s.group for s in correctness.sequences if s.group}):
-        mine = correctness.of_group(group)
-        if any(s.rounds(steps) for s in mine.sequences):
-            found[group] = (mine.accuracy(0), mine.accept_length(steps))
-    return found
-
-
 @dataclass(frozen=True)
 class RoundView:
     """One verify round of a text, for the accept/reject view."""

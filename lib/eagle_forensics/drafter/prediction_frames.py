@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from eagle_forensics import stats
 from eagle_forensics.drafter.correctness import Correctness
 from eagle_forensics.drafter.metric import MetricComparison
-from eagle_forensics.drafter.predict import by_group, predict_accept_length
+from eagle_forensics.drafter.predict import predict_accept_length
 from eagle_forensics.drafter.sampling import SampledPrediction
 from eagle_forensics.drafter.tree_grid import TreePrediction
+from eagle_forensics.drafter.wording import interval_cell, signed_cell
 
 
 def definition_frame(compared: Sequence[MetricComparison]) -> pd.DataFrame | None:
@@ -20,7 +20,7 @@ def definition_frame(compared: Sequence[MetricComparison]) -> pd.DataFrame | Non
         return None
     return pd.DataFrame([{
         "logged": f"{c.name} = {c.logged:g}", "the name stands for": c.definition + (" (tokens for the target's choice)" if c.substituted else ""),
-        "recomputed": _interval(c.recomputed), "n": c.recomputed.n, "reproduced": "yes" if c.agrees else "no", "also as": "; ".join(c.rivals) or "none",
+        "recomputed": interval_cell(c.recomputed), "n": c.recomputed.n, "reproduced": "yes" if c.agrees else "no", "also as": "; ".join(c.rivals) or "none",
         "known from": c.source} for c in compared])
 
 
@@ -40,39 +40,28 @@ def three_numbers_frame(trained: Correctness | None, served: Correctness | None,
             continue
         row = predict_accept_length(c)[min(steps, c.steps) - 1]
         rate = c.accuracy(0).value
-        rows.append({"fed": name, "training metric: step 1 right": _interval(c.accuracy(0)), "if every step were that good": 1 + sum(rate ** k for k in range(1, row.steps + 1)),
-                     "product of the steps' accuracies": row.product_formula, "walk: what a server shows": _interval(row.accept_length), "rounds": row.accept_length.n,
+        rows.append({"fed": name, "training metric: step 1 right": interval_cell(c.accuracy(0)), "if every step were that good": 1 + sum(rate ** k for k in range(1, row.steps + 1)),
+                     "product of the steps' accuracies": row.product_formula, "walk: what a server shows": interval_cell(row.accept_length), "rounds": row.accept_length.n,
                      "per position": ", ".join(f"{s:.3f}" for s in row.survival), "bound by the draft vocabulary": row.vocabulary_bound})
     return pd.DataFrame(rows)
 
 
-def group_frame(trained: Correctness | None, steps: int) -> pd.DataFrame | None:
-    """Accuracy and accept length by folder of the dump; None if it has one folder."""
-    found = by_group(trained, min(steps, trained.steps)) if trained else {}
-    return pd.DataFrame([{"group": g, "step 1 right": _interval(a), "tokens": a.n, "accept length": _interval(length), "rounds": length.n} for g, (a, length) in found.items()]) if found else None
-
-
-def tree_frame(grid: Sequence[TreePrediction]) -> pd.DataFrame | None:
-    """Steps x topk x draft tokens with their predicted accept length, and the gain over the chain of as many steps; None without a grid."""
+def tree_frame(grid: Sequence[TreePrediction], reason: str | None = None) -> pd.DataFrame | None:
+    """Steps x topk x draft tokens with their predicted accept length, and the gain over the chain of as many steps; `reason` where there is no grid."""
     if not grid:
-        return None
-    return pd.DataFrame([{"steps": p.steps, "topk": p.topk, "draft tokens": p.draft_tokens, "accept length": _interval(p.accept_length),
-                          "against the chain of as many steps": "the chain" if p.topk == 1 else _signed(p.gain), "rounds": p.accept_length.n} for p in grid])
+        return _absent(reason)
+    return pd.DataFrame([{"steps": p.steps, "topk": p.topk, "draft tokens": p.draft_tokens, "accept length": interval_cell(p.accept_length),
+                          "against the chain of as many steps": "the chain" if p.topk == 1 else signed_cell(p.gain), "rounds": p.accept_length.n} for p in grid])
 
 
-def temperature_frame(predictions: Sequence[SampledPrediction]) -> pd.DataFrame | None:
-    """Chains above temperature 0 under both rules of verification; None without predictions."""
+def temperature_frame(predictions: Sequence[SampledPrediction], reason: str | None = None) -> pd.DataFrame | None:
+    """Chains above temperature 0 under both rules of verification; `reason` where there is no prediction."""
     if not predictions:
-        return None
+        return _absent(reason)
     rules = {"target-only": "greedy draft (SGLang, vLLM by default)", "rejection": "sampled draft, lossless rejection"}
-    return pd.DataFrame([{"temperature": p.temperature, "verification": rules[p.rule], "steps": p.steps, "at least": _interval(p.low),
-                          "at most": _interval(p.high) if p.rule == "target-only" else "approximation", "rounds": p.low.n} for p in predictions])
+    return pd.DataFrame([{"temperature": p.temperature, "verification": rules[p.rule], "steps": p.steps, "at least": interval_cell(p.low),
+                          "at most": interval_cell(p.high) if p.rule == "target-only" else "approximation", "rounds": p.low.n} for p in predictions])
 
 
-def _interval(e: stats.Estimate) -> str:
-    """`0.605 [0.581, 0.629]` with spaces that do not break."""
-    return f"{e.value:.3f}" if e.bounded is None else f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]".replace(" ", "\u00a0")
-
-
-def _signed(e: stats.Estimate) -> str:
-    return f"{e.value:+.3f}" if e.bounded is None else f"{e.value:+.3f} [{e.low:+.3f}, {e.high:+.3f}]".replace(" ", "\u00a0")
+def _absent(reason: str | None) -> pd.DataFrame | None:
+    return pd.DataFrame({"not predicted, because": [reason]}) if reason else None

@@ -8,7 +8,6 @@ from typing import Any
 
 from eagle_forensics.drafter.correctness import Correctness
 from eagle_forensics.drafter.mask import mask_finding
-from eagle_forensics.drafter.metric import MetricComparison, compare_metric
 from eagle_forensics.drafter.recorded import spread
 from eagle_forensics.drafter.sampling import SampledPrediction, sampled_predictions
 from eagle_forensics.drafter.teacher import FEWEST, Head, Teacher, read_head, read_teacher
@@ -53,26 +52,29 @@ def own_choices(bench: Workbench | None, trained: Correctness | None) -> OwnChoi
     return OwnChoices(head, teacher, teacher.text)
 
 
-def metrics(logged: Mapping[str, float], trained: Correctness | None, own: OwnChoices, *, trainer: str | None) -> list[MetricComparison]:
-    """Every logged metric that can be recomputed, under every definition."""
-    if trained is None:
-        return []
-    return [c for name, value in logged.items() if (c := compare_metric(name, value, trained, trainer=trainer, teacher=own.teacher))]
-
-
 def evidence_checks(bench: Workbench | None, trained: Correctness | None, own: OwnChoices) -> list[Finding]:
     """Does the loss mask lie on the responses, and is a reduced draft vocabulary mapped?"""
     return [mask_finding(bench.sequences, own.teacher), map_finding(bench.drafter, trained)] if bench else []
 
 
-def trees(bench: Workbench | None, steps: int, *, configured: tuple[int, int, int] | None = None) -> tuple[tuple[TreePrediction, ...], str | None]:
-    """The grid of steps x topk x draft tokens with the dump's states, and why it is empty where it is."""
+def trees(bench: Workbench | None, steps: int, arguments: Mapping[str, Any] | None = None) -> tuple[tuple[TreePrediction, ...], str | None]:
+    """The grid of steps x topk x draft tokens with the dump's states, and why it is empty where it is.
+
+    `arguments`: the effective launch arguments (record of notebook 01): their own setting is part of the grid.
+    """
     if bench is None:
         return (), None
+    asked = [(arguments or {}).get(key) for key in ("num_steps", "topk", "num_draft_tokens")]
+    configured = (asked[0], asked[1], asked[2]) if all(isinstance(v, int) and v > 0 for v in asked) else None
     try:
         return tree_grid(bench.drafter, bench.sequences, bench.trained.planes, steps, configured=configured), None
     except ValueError as error:
         return (), str(error)
+
+
+def greedy(trained: Correctness | None, steps: int) -> float | None:
+    """The walk's accept length at temperature 0; None without a trained wiring."""
+    return trained.accept_length(min(steps, trained.steps)).value if trained else None
 
 
 def temperatures(bench: Workbench | None, own: OwnChoices, steps: int, values: Sequence[float] = TEMPERATURES) -> tuple[tuple[SampledPrediction, ...], str | None]:
@@ -89,6 +91,6 @@ def temperatures(bench: Workbench | None, own: OwnChoices, steps: int, values: S
 
 
 def tree_record(grid: Sequence[TreePrediction]) -> dict[str, Any]:
-    """`steps,topk,draft_tokens` -> accept length with its interval, for notebook 04."""
-    return {f"{p.steps},{p.topk},{p.draft_tokens}": {"value": p.accept_length.value, "low": p.accept_length.low, "high": p.accept_length.high, "n": p.accept_length.n,
-                                                     "clusters": p.accept_length.clusters, "method": p.accept_length.method} for p in grid}
+    """`steps,topk,draft_tokens` -> accept length with its interval, for notebook 04; empty without a grid."""
+    return {} if not grid else {"trees": {f"{p.steps},{p.topk},{p.draft_tokens}": {"value": p.accept_length.value, "low": p.accept_length.low, "high": p.accept_length.high, "n": p.accept_length.n,
+                                                     "clusters": p.accept_length.clusters, "method": p.accept_length.method} for p in grid}}

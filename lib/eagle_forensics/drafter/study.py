@@ -18,6 +18,9 @@ from eagle_forensics.drafter.candidates import flag_sets
 from eagle_forensics.drafter.contract import boundaries_finding, wiring_findings
 from eagle_forensics.drafter.correctness import Correctness
 from eagle_forensics.drafter.frames import prediction_record
+from eagle_forensics.drafter.metric import MetricComparison, compare_metrics
+from eagle_forensics.drafter.prediction_study import OwnChoices
+from eagle_forensics.drafter.printed_rates import printed_finding
 from eagle_forensics.drafter.recorded import ZERO
 from eagle_forensics.drafter.search import Searched, boundaries_of, search_boundaries
 from eagle_forensics.drafter.served import served_finding
@@ -82,14 +85,21 @@ def begin(case: Case, *, layers: Mapping[str, Any] | None, steps: int, max_sampl
     return Work(case, bench, steps, served, graph, answer.get("runner"), claimed, opening)
 
 
-def accuracy(work: Work, results: Sequence[WiringResult]) -> list[Finding]:
-    """Is the drafter better with the dump's states than without any, and as good as its trainer logged?"""
+def accuracy(work: Work, results: Sequence[WiringResult], own: OwnChoices) -> list[Finding]:
+    """Is the drafter better with the dump's states than without any, as good as its trainer logged, and are the logged figures of one kind?"""
+    printed = printed_finding(work.case.training.metrics, trainer=_trainer(work))
     if work.bench is None:
-        return []
+        return [printed] if printed else []
     trained = next((r for r in results if r.wiring.name == "trained"), None)
     control = next((r for r in results if set(r.wiring.planes) == {ZERO}), None)
     return [findings.accuracy_finding(trained, control, work.bench.problems),
-            findings.metric_finding(work.case.training.metrics, trained.correctness if trained else None, trainer=_trainer(work))]
+            findings.metric_finding(work.case.training.metrics, trained.correctness if trained else None, trainer=_trainer(work), teacher=own.teacher),
+            *([printed] if printed else [])]
+
+
+def metrics(work: Work, trained: Correctness | None, own: OwnChoices) -> list[MetricComparison]:
+    """Every logged metric that can be recomputed, under every definition."""
+    return compare_metrics(work.case.training.metrics, trained, trainer=_trainer(work), teacher=own.teacher)
 
 
 def battery(work: Work, progress: Callable[[str], None] | None = None) -> list[WiringResult]:
@@ -99,7 +109,7 @@ def battery(work: Work, progress: Callable[[str], None] | None = None) -> list[W
 
     def settled(trained: WiringResult) -> bool:
         """The contract gives at least the accuracy that the training logged: nothing is left for a second fault to explain."""
-        found = findings.metrics_of(work.case.training.metrics, trained.correctness, trainer=_trainer(work))
+        found = compare_metrics(work.case.training.metrics, trained.correctness, trainer=_trainer(work))
         return bool(found) and all(c.agrees or c.logged < c.recomputed.value for c in found)
 
     return investigate(bench.drafter, bench.sequences, bench.trained.planes, bench.slots, work.steps, extra=bench.extra, norm=bench.norm, rope=bench.rope,

@@ -1,4 +1,4 @@
-"""How the findings of notebook 02 put figures into words, and the fields that all of them carry."""
+"""How the findings and tables of notebook 02 put figures into words, and the fields that all of them carry."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ def percent(e: stats.Estimate) -> str:
 
 def accept_text(e: stats.Estimate) -> str:
     return f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]" if interval(e) else f"{e.value:.3f} (no interval)"
+
+
+def interval_cell(e: stats.Estimate) -> str:
+    """`0.605 [0.581, 0.629]` with spaces that do not break."""
+    return f"{e.value:.3f}" if e.bounded is None else f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]".replace(" ", "\u00a0")
+
+
+def signed_cell(e: stats.Estimate) -> str:
+    """`+0.005 [-0.021, +0.031]` with spaces that do not break."""
+    return f"{e.value:+.3f}" if e.bounded is None else f"{e.value:+.3f} [{e.low:+.3f}, {e.high:+.3f}]".replace(" ", "\u00a0")
 
 
 def tokens_needed(e: stats.Estimate) -> str:
