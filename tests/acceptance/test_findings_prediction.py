@@ -36,7 +36,8 @@ def test_several_matching_wirings_are_a_candidate_set_unless_the_served_one_is_k
 
 
 def test_no_matching_wiring_and_a_better_figure_accuse_nobody():
-    assert f.prediction(runs(live(1.5)), PREDICTED).status is Status.INCONCLUSIVE
+    between = f.prediction(runs(live(1.5)), PREDICTED)
+    assert between.status is Status.INCONCLUSIVE and "nearest: embedding first, missed by" in between.statement
     better = f.prediction(runs(live(2.6)), PREDICTED)
     assert better.status is Status.INCONCLUSIVE and not better.required
 

@@ -44,7 +44,8 @@ def prediction(runs: Sequence[Run], predicted: Mapping[str, Any] | None, *, serv
                        next_step="Check the output sanity and predict on the text that was served.")
     accused = served if served in others else None
     if accused is None:
-        what = f"it matches {listed(m.candidates)}, and accept length alone cannot choose" if m.candidates else "it matches no wiring tried"
+        what = f"it matches {listed(m.candidates)}, and accept length alone cannot choose" if m.candidates else \
+            f"it matches no wiring tried (nearest: {m.hypotheses[0].name}, missed by {m.hypotheses[0].distance:.3f})"
         known = f"; the engine is known to serve {served}" if served else ""
         return Finding(**common, **shown, status=Status.INCONCLUSIVE,
                        statement=f"{figures}: {m.shortfall:.3f} short, but {what}{known}.",

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from eagle_forensics import stats
 from eagle_forensics.acceptance.serve import ServeError, serving
 from eagle_forensics.demo import cases, servers
 from eagle_forensics.demo.stage import root
@@ -37,8 +38,8 @@ WORDS = {
 
 LIVE = ("broken", "fixed")
 """Variants that a real SGLang serves; the others are another engine's or another system's."""
-PROMPTS, TOKENS = 12, 48
-"""Asked live: enough for an interval of about +- 0.25 in a minute and a half a case on two cores."""
+PROMPTS, TOKENS = stats.SEQUENTIAL_LEAST, 48
+"""Asked live, each with and without speculation: as many as an interval needs to hold what it says, in two to three minutes a case on two idle cores."""
 MAKE_ENV = "`make sglang-env` (2.6 GB on disk, 2 minutes)"
 
 
