@@ -75,3 +75,11 @@ def test_text_tables_prove_nothing():
     tables = [read_nccl_tests(FIXTURES / f"nccltests_{n}.txt") for n in ("v2.13_simple", "v2.18_ll")] * 4
     assert all(t.environment is None for t in tables) and settings(tables, PLAN, {}).status is Status.SKIPPED
     assert versions([], None, None, off="one rank").next_step is None
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_order_of_the_tables_does_not_matter(turned):
+    slow, fast, odd = launches(48.0, nccl="2.29.1"), launches(26.0, nccl="2.28.9"), launches(25.0, nccl="2.29.1", n=1)
+    given = [*fast, *slow] if turned else [*slow, *fast]
+    assert versions(given, PLAN, "2.29.1").status is Status.FAIL
+    assert versions([*given, *odd], PLAN, "2.29.1").status is Status.INCONCLUSIVE
