@@ -81,7 +81,7 @@ def prediction_frame(trained: Correctness | None, served: Correctness | None) ->
         entry = {"steps": row.steps, "ceiling": row.ceiling, "trained states, walk": interval_cell(row.accept_length)}
         if other is not None:
             entry["served states, walk"] = interval_cell(other.accept_length)
-        entry |= {"product of accuracies": row.product_formula, "vocabulary bound": row.vocabulary_bound, "rounds": row.accept_length.n}
+        entry |= {"product of accuracies": f"{row.product_formula:.3f}", "vocabulary bound": f"{row.vocabulary_bound:.3f}", "rounds": row.accept_length.n}
         rows.append(entry)
     return pd.DataFrame(rows)
 

@@ -40,9 +40,9 @@ def three_numbers_frame(trained: Correctness | None, served: Correctness | None,
             continue
         row = predict_accept_length(c)[min(steps, c.steps) - 1]
         rate = c.accuracy(0).value
-        rows.append({"fed": name, "training metric: step 1 right": interval_cell(c.accuracy(0)), "if every step were that good": 1 + sum(rate ** k for k in range(1, row.steps + 1)),
-                     "product of the steps' accuracies": row.product_formula, "walk: what a server shows": interval_cell(row.accept_length), "rounds": row.accept_length.n,
-                     "per position": ", ".join(f"{s:.3f}" for s in row.survival), "bound by the draft vocabulary": row.vocabulary_bound})
+        rows.append({"fed": name, "training metric: step 1 right": interval_cell(c.accuracy(0)), "if every step were that good": f"{1 + sum(rate ** k for k in range(1, row.steps + 1)):.3f}",
+                     "product of the steps' accuracies": f"{row.product_formula:.3f}", "walk: what a server shows": interval_cell(row.accept_length),
+                     "per position": ", ".join(f"{s:.3f}" for s in row.survival)})
     return pd.DataFrame(rows)
 
 
