@@ -47,10 +47,10 @@ def as_named(wiring: Wiring) -> Wiring:
 
 
 @cache
-def planted(truth: Wiring, model: Drafter = MODEL) -> tuple[Recorded, ...]:
+def planted(truth: Wiring, model: Drafter = MODEL, length: int = 44) -> tuple[Recorded, ...]:
     """Text on which `model` is right under `truth`, with more planes: copies of the trained states, states near them, and others."""
     rng, found = torch.Generator().manual_seed(5), []
-    for item in plant(model, as_named(truth)):
+    for item in plant(model, as_named(truth), length=length):
         more = {}
         for i in range(3):
             plane = item.planes[f"slot {i}"]
@@ -69,7 +69,7 @@ def battery(truth: Wiring) -> tuple[WiringResult, ...]:
 @cache
 def investigated(truth: Wiring) -> tuple[WiringResult, ...]:
     """Everything that is tried when the contract explains nothing: single departures, pairs, and what lies around the best."""
-    return tuple(investigate(PLAIN, planted(truth, PLAIN), TRAINED, slots(0, 1, 2, 3), 2, norm=NORM, screen_tokens=160))
+    return tuple(investigate(PLAIN, planted(truth, PLAIN, 36), TRAINED, slots(0, 1, 2, 3), 2, norm=NORM, screen_tokens=96))
 
 
 def slots(*numbers: int) -> tuple[str, ...]:

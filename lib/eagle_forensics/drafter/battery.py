@@ -67,7 +67,7 @@ def investigate(
     says that it explains what is known of the training, every two departures at once; then whatever departs once more from the best,
     until nothing better is found. `extra`: planes beside the dump's, tried in every order but not in pairs."""
     def run(wirings: Sequence[Wiring]) -> list[WiringResult]:
-        return run_battery(drafter, sequences, wirings, steps, norm=norm, screen_tokens=screen_tokens, keep=[contract], rounds=ROUNDS, progress=progress)
+        return run_battery(drafter, sequences, list(dict.fromkeys(wirings)), steps, norm=norm, screen_tokens=screen_tokens, keep=[contract], rounds=ROUNDS, progress=progress)
 
     single = standard_battery(drafter, trained, (*slots, *extra), norm=norm, rope=rope)
     contract = single[0]
@@ -120,7 +120,7 @@ def run_battery(
 def _joined(new: Sequence[WiringResult], old: Sequence[WiringResult]) -> list[WiringResult]:
     """The new results, and of the old ones what was not measured again: they were dropped against an earlier best."""
     every = [*new, *(r for r in old if not any(r.wiring.same_feed(n.wiring) for n in new))]
-    return sorted(every, key=lambda r: (r.wiring.leaks, not r.complete, -r.difference.value))
+    return sorted(every, key=lambda r: (r.wiring.leaks, -r.difference.value, not r.complete))
 
 
 def _stages(sequences: Sequence[Recorded], screen_tokens: int) -> list[tuple[int, int]]:
