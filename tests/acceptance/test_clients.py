@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from eagle_forensics.acceptance import counters
-from eagle_forensics.acceptance.clients import Choice, Sampling, connect
+from eagle_forensics.acceptance.clients import Choice, Sampling
+from eagle_forensics.acceptance.connect import connect
 from eagle_forensics.evidence.transport import KEY_VARIABLE, Failure, Patience, Transport
 from tests.acceptance.pretend import pretending
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 import pytest
 
 from eagle_forensics.acceptance import live, live_findings, live_frames, live_study, paired, simulation
-from eagle_forensics.acceptance.clients import Sampling, Transport, connect
+from eagle_forensics.acceptance.clients import Sampling
+from eagle_forensics.acceptance.connect import connect
 from eagle_forensics.acceptance.counters import Acceptance
 from eagle_forensics.acceptance.workload import Prompt, render
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.decode_log import Window
-from eagle_forensics.evidence.transport import KEY_VARIABLE, Failure, Patience
+from eagle_forensics.evidence.transport import KEY_VARIABLE, Failure, Patience, Transport
 from eagle_forensics.finding import Status
 from tests.acceptance.pretend import pretending
 

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from eagle_forensics.acceptance import findings_prediction, live, paired, sanity, serve, splits
-from eagle_forensics.acceptance.clients import Sampling, Transport, connect
+from eagle_forensics.acceptance.clients import Sampling
+from eagle_forensics.acceptance.connect import connect
 from eagle_forensics.acceptance.live_frames import as_run
 from eagle_forensics.acceptance.workload import Prompt, read_prompts, render
 from eagle_forensics.demo import servers
 from eagle_forensics.demo.stage import DATA, sequences
 from eagle_forensics.demo.target import DemoError, target_folder
+from eagle_forensics.evidence.transport import Transport
 from eagle_forensics.finding import Status
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("sglang-server"), pytest.mark.timeout(1800)]

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from eagle_forensics.acceptance.clients import Sampling, connect
+from eagle_forensics.acceptance.clients import Sampling
+from eagle_forensics.acceptance.connect import connect
 from eagle_forensics.acceptance.workload import Prompt, render
 from eagle_forensics.demo.stage import DATA
 from eagle_forensics.evidence.transport import Transport

@@ -1,4 +1,4 @@
-"""What every client of a live server gives: who it is, one answer, its running counters; `connect` finds out which engine answers."""
+"""What every client of a live server gives: who it is, one answer, its running counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from eagle_forensics.acceptance.counters import Acceptance
 from eagle_forensics.evidence.environment import redacted
-from eagle_forensics.evidence.transport import Failure, Patience, Transport
 
 
 @dataclass(frozen=True)
@@ -116,23 +115,6 @@ class Client(Protocol):
         ...
 
 
-async def connect(transport: Transport) -> Client:
-    """The client for the engine that answers at the URL. Failure if none does, ValueError for one that is not known."""
-    from eagle_forensics.acceptance.clients_sglang import SglangClient
-    from eagle_forensics.acceptance.clients_vllm import VllmClient
-
-    for path, client in (("/server_info", SglangClient), ("/get_server_info", SglangClient), ("/version", VllmClient)):
-        try:
-            said = await transport.json("GET", path)
-        except Failure as failure:
-            if failure.kind in ("status", "malformed", "redirect") and failure.status not in (401, 403):
-                continue
-            raise
-        if isinstance(said, dict) and client.recognises(said):
-            return client(transport)
-    raise ValueError(f"{transport.url}: neither SGLang (/server_info) nor vLLM (/version) answers there. Check serving.url.")
-
-
 def rounds_in_order(seen: Sequence[int], acceptance: Acceptance | None) -> tuple[int, ...] | None:
     """Tokens of each round from the tokens said to be there after each event of a stream, prefill's one first."""
     rounds = tuple(later - earlier for earlier, later in pairwise(seen))
@@ -155,6 +137,3 @@ def shown_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def digest(value: Any) -> str:
     """Short hash of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:12]
-
-
-__all__ = ["Answer", "Choice", "Client", "Patience", "Sampling", "Server", "Transport", "connect", "digest", "shown_arguments"]

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eagle_forensics.acceptance import live, live_findings, sanity, serve, simulation, splits, workload
-from eagle_forensics.acceptance.clients import Answer, Client, Sampling, connect
+from eagle_forensics.acceptance.clients import Answer, Client, Sampling
+from eagle_forensics.acceptance.connect import connect
 from eagle_forensics.acceptance.live import Measurement, Settings
 from eagle_forensics.acceptance.paired import Speed, speed
 from eagle_forensics.acceptance.sanity import Divergence
