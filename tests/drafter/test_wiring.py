@@ -23,22 +23,22 @@ from tests.drafter import tiny
 from tests.drafter.planted import MODEL, NORM, TRAINED, WEIGHTS, planted, slots
 
 
-@pytest.mark.parametrize("before_fc,per_plane,normed", list(product((False, True), repeat=3)))
+@pytest.mark.parametrize("before_fc,per_plane", list(product((False, True), repeat=2)))
 @pytest.mark.parametrize("names", [slots(0, 1, 2), slots(3, 0, 3), ("slot 1", "zero", "slot 2")])
-def test_products_by_block_equal_fc_of_the_concatenation(before_fc, per_plane, normed, names):
+def test_products_by_block_equal_fc_of_the_concatenation(before_fc, per_plane, names):
     rng = torch.Generator().manual_seed(1)
     planes = {f"slot {i}": torch.randn(9, tiny.TARGET, generator=rng, dtype=torch.float64) * 3 ** i for i in range(4)} | {"zero": torch.zeros(9, tiny.TARGET, dtype=torch.float64)}
 
     def rms(x, w):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + tiny.EPS) * w
 
-    parts = [rms(planes[n], 1.0) if normed else planes[n] for n in names]
+    parts = [planes[n] for n in names]
     if before_fc:
         parts = list(rms(torch.cat(parts, -1), WEIGHTS["input_norm.weight"]).chunk(3, -1))
     if per_plane:
         parts = [rms(p, WEIGHTS[f"fc_norm.{i}.weight"]) for i, p in enumerate(parts)]
     direct = torch.cat(parts, -1) @ WEIGHTS["fc.weight"].T
-    found = Projections(MODEL, planes).hidden(names, norm_before_fc=before_fc, fc_norm=per_plane, normed=normed)
+    found = Projections(MODEL, planes).hidden(names, norm_before_fc=before_fc, fc_norm=per_plane)
     torch.testing.assert_close(found, direct, rtol=1e-9, atol=1e-9)
 
 

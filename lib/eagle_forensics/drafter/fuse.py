@@ -28,16 +28,16 @@ class Projections:
         self._drafter = drafter
         self._planes = planes
         self._length = len(next(iter(planes.values())))
-        self._inputs: dict[tuple[str, bool], tuple[torch.Tensor, torch.Tensor]] = {}
-        self._products: dict[tuple[str, int, bool, bool, bool], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._inputs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._products: dict[tuple[str, int, bool, bool], tuple[torch.Tensor, torch.Tensor]] = {}
 
     @property
     def products(self) -> int:
         """How many matrix products were computed so far."""
         return len(self._products)
 
-    def hidden(self, names: Sequence[str], *, norm_before_fc: bool = False, fc_norm: bool = False, normed: bool = False) -> torch.Tensor:
-        """h0 [N, H] of the planes `names` in fc order. `normed`: every plane brought to unit root mean square first."""
+    def hidden(self, names: Sequence[str], *, norm_before_fc: bool = False, fc_norm: bool = False) -> torch.Tensor:
+        """h0 [N, H] of the planes `names` in fc order."""
         drafter = self._drafter
         if len(names) != drafter.n_aux:
             raise ValueError(f"fc reads {drafter.n_aux} planes, the wiring names {len(names)}: {', '.join(names)}")
@@ -49,10 +49,10 @@ class Projections:
         used = [(i, n) for i, n in enumerate(names) if n != ZERO]
         scale = None
         if norm_before_fc and used:
-            power = torch.stack([self._input(n, normed)[1] for _, n in used]).sum(0) / drafter.n_aux
+            power = torch.stack([self._input(n)[1] for _, n in used]).sum(0) / drafter.n_aux
             scale = torch.rsqrt(power + drafter.eps)
         for block, name in used:
-            product, power = self._product(name, block, normed, norm_before_fc, fc_norm)
+            product, power = self._product(name, block, norm_before_fc, fc_norm)
             factor = scale
             if fc_norm:
                 s = 1.0 if scale is None else scale
@@ -60,20 +60,17 @@ class Projections:
             total += product if factor is None else factor[:, None] * product
         return total + bias
 
-    def _input(self, name: str, normed: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        key = (name, normed)
-        if key not in self._inputs:
+    def _input(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        if name not in self._inputs:
             x = self._planes[name].to(self._drafter.device, self._drafter.dtype)
-            if normed:
-                x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._drafter.eps)
-            self._inputs[key] = (x, x.square().mean(-1))
-        return self._inputs[key]
+            self._inputs[name] = (x, x.square().mean(-1))
+        return self._inputs[name]
 
-    def _product(self, name: str, block: int, normed: bool, before_fc: bool, per_plane: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        key = (name, block, normed, before_fc, per_plane)
+    def _product(self, name: str, block: int, before_fc: bool, per_plane: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        key = (name, block, before_fc, per_plane)
         if key not in self._products:
             drafter = self._drafter
-            x, power = self._input(name, normed)
+            x, power = self._input(name)
             columns = slice(block * drafter.target_hidden, (block + 1) * drafter.target_hidden)
             if before_fc:
                 x = x * drafter.input_norm[columns]
