@@ -72,7 +72,7 @@ def test_two_faults_at_once_are_two_findings(truth, slugs):
     found = wiring_findings(investigated(truth), contract=CONTRACT)
     assert [f.fault for f in found] == slugs and {f.status for f in found} == {Status.FAIL} and len({f.id for f in found}) == 2
     assert all(f.competitor.margin and truth.label in f.statement for f in found)
-    assert "2 things are wrong at once" in found[0].statement and found[1].statement.startswith(f"Beside {slugs[0]}: fed")
+    assert all("2 things are wrong at once" in f.statement for f in found) and f"{slugs[1]} beside {slugs[0]}" in found[1].statement
     assert wiring_findings(investigated(truth), contract=None)[0].status is Status.INCONCLUSIVE
 
 

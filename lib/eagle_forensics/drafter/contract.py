@@ -134,7 +134,7 @@ def _wrong(common: dict[str, Any], best: WiringResult, trained: WiringResult, ho
         statement = (f"As {contract}, the drafter is fed {trained.label}: step 1 right on {percent(trained.accuracy[0])} of {trained.n} tokens; fed {best.label} it is right on "
                      f"{percent(best.accuracy[0])} (mean run of the trained wiring {interval_text(trained.difference)} against it).{both}")
         if number:
-            statement = (f"Beside {found[0].fault}: fed {best.label} the drafter is right on {percent(best.accuracy[0])} at step 1; with {' and '.join(fields).replace('_', ' ')} as "
+            statement = (f"{len(parts)} things are wrong at once, {slug} beside {found[0].fault}: fed {best.label} the drafter is right on {percent(best.accuracy[0])} at step 1; with {' and '.join(fields).replace('_', ' ')} as "
                          f"trained the best is {rival.label}, {interval_text(rival.difference)} right tokens in a row against it.")
         own = common | {"id": "drafter.wiring" if not number else f"drafter.wiring.{slug.replace('.', '-')}"}
         found.append(Finding(
