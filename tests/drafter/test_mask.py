@@ -66,6 +66,13 @@ def test_a_beginning_left_out_is_an_accusation_only_if_the_target_wrote_it():
     assert mask_finding(late, teacher(items, wrong={i.sample_id for i in items})).status is Status.INCONCLUSIVE
 
 
+def test_a_role_marker_that_carries_loss_is_no_shift():
+    """Some masks begin with the template's `<|im_start|>assistant`: too early at the start, yet right to the last token."""
+    items = [replace(i, loss_mask=i.loss_mask | torch.roll(i.loss_mask, -3)) for i in dump()]
+    found = mask_finding(items)
+    assert mask_edge(items).shift == -3 and found.status is Status.INCONCLUSIVE and "on purpose" in found.statement
+
+
 def test_no_accusation_where_nothing_common_tells():
     plain = dump(head=[], turn=[])
     assert mask_finding(plain).status is Status.INCONCLUSIVE and mask_finding(moved(plain, 20)).fault is None

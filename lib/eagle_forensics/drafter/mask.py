@@ -106,6 +106,11 @@ def _shifted(common: dict, edge: MaskEdge, sequences: Sequence[Recorded], teache
     wrapped = sum(bool(item.loss_mask[0]) and not bool(item.loss_mask[distance]) for item in sequences if len(item) > distance) if late else 0
     own = _written_by_target(sequences, teacher, edge.shift) if teacher else None
     witness = () if own is None else (Evidence(note=f"tokens between the prompts' end and the masks' start that are the target's own choice: {own.text()}"),)
+    unmasked = sum(not bool(item.loss_mask[-distance:].any()) for item in sequences) / len(sequences)
+    if not late and unmasked < COMMON:
+        return Finding(**common, status=Status.INCONCLUSIVE, fault="data.mask-shift", evidence=witness, statement=(
+            f"{facts}; but only {unmasked:.0%} of the sequences end with {distance} tokens without loss, as masks that were moved would: the prompts' ending may carry loss on purpose."),
+                       next_step="decode one sample with its mask: is the role marker meant to be learnt?")
     if late and not wrapped and (own is None or not _like_the_text(own, teacher)):
         return Finding(**common, status=Status.INCONCLUSIVE, fault="data.mask-shift", evidence=witness, statement=f"{facts}; a template may leave out a fixed beginning on purpose.",
                        next_step="decode one sample with its mask: are the tokens before its start part of the response?")
