@@ -8,6 +8,7 @@ import torch
 
 from eagle_forensics.case import Case
 from eagle_forensics.drafter import frames, sets, study, workbench
+from eagle_forensics.drafter.battery import run_battery
 from eagle_forensics.drafter.prediction_study import OwnChoices
 from eagle_forensics.drafter.wiring import Wiring, evaluate
 from eagle_forensics.finding import Status
@@ -74,7 +75,14 @@ def written(folder, samples):
 
 def sound(length=8, seed=0):
     states = [torch.randn(length, tiny.TARGET, generator=torch.Generator().manual_seed(seed + i)) for i in range(4)]
-    return states, torch.arange(length) % 7, torch.arange(length) > 2
+    ids = torch.arange(length) % 7
+    ids[:2] = torch.tensor([seed % 7, seed // 7 % 7])
+    return states, ids, torch.arange(length) > 2
+
+
+def measured(work):
+    """Two wirings instead of the whole battery: all that these tests need."""
+    return run_battery(MODEL, work.bench.sequences, [work.bench.trained, Wiring(("slot 1", "slot 0", "slot 2"))], 2)
 
 
 BAD = {
@@ -94,8 +102,15 @@ def test_a_bad_sample_is_named_counted_and_left_out(case, tmp_path, kind):
     work = case(dump=tmp_path / "mixed")
     assert len(work.bench.sequences) == 2 and len(work.bench.problems) == 1
     assert "data_1" in work.bench.problems[0].sample_id + work.bench.problems[0].reason and words in work.bench.problems[0].reason
-    found = study.accuracy(work, study.battery(work), UNKNOWN)[0]
+    found = study.accuracy(work, measured(work), UNKNOWN)[0]
     assert found.status is Status.INCONCLUSIVE and any(note.note.startswith("1 sequence(s) left out") for note in found.evidence)
+
+
+def test_a_text_that_comes_again_counts_once(case, tmp_path):
+    """Sixteen copies of one text are one observation: they would give intervals of no width, and accuse whoever chance likes."""
+    work = case(dump=written(tmp_path / "again", [sound()] * 16))
+    assert len(work.bench.sequences) == 1 and [p.reason for p in work.bench.problems] == ["the same text as data_0.pt: it counts once"] * 15
+    assert {f.status for f in study.wiring(work, measured(work))} == {Status.INCONCLUSIVE}
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -125,14 +140,14 @@ def test_graph_replays_that_capture_other_layers_are_told_apart_from_the_eager_p
     states = [{f"b={b}": torch.randn(12, tiny.TARGET, generator=torch.Generator().manual_seed(b + 10 * n)) for b in range(6)} for n in range(3)]
     bench = replace(work.bench, computed=tuple(s.with_planes(p) for s, p in zip(work.bench.sequences, states, strict=True)), sets={(1, 2, 3): "trained", (2, 3, 4): "graph"})
     work = replace(work, bench=bench, served=(1, 2, 3), graph=(2, 3, 4))
-    compared = study.boundary_sets(work, study.battery(work))
+    compared = study.boundary_sets(work, measured(work))
     fed = [{f"slot {i}": torch.cat([p[f"b={i + 1}"][:3], p[f"b={i + 2}"][3:]]) for i in range(3)} for p in states]
     by_hand = evaluate(MODEL, [s.with_planes(p) for s, p in zip(bench.sequences, fed, strict=True)], bench.trained, 2)
     assert all((a.predicted == b.predicted).all() for a, b in zip(compared.decode.sequences, by_hand.sequences, strict=True))
     assert [f.id for f in study.served(work, compared)] == ["drafter.served-wiring", "drafter.served-graph"] and study.live(compared) is compared.decode
     ordered = frames.sets_frame(bench, sets.compare_sets(bench, 2, None, base=Wiring(("slot 1", "slot 0", "slot 2"))))
     assert {"b=1, b=2, b=3", "b=2, b=1, b=3"} <= set(ordered["fed"]) and "trained; in the order that fits the dump" in set(ordered["origin"])
-    record = study.record(work, study.battery(work), compared, {})
+    record = study.record(work, measured(work), compared, {})
     assert record["served_wiring"] == "CUDA graph {2, 3, 4}" and record["served"]["accept_length"]["value"] == pytest.approx(by_hand.accept_length().value)
 
 
@@ -144,14 +159,14 @@ def test_damaged_states_are_predicted_by_name(case, tmp_path):
     assert set(found) == {"as they should be", *(f"one of {n} tensor-parallel slices" for n in (2, 8)), *(f"divided by {n} ranks" for n in (2, 8)), "without the residual"}
     sliced = evaluate(MODEL, work.bench.computed, work.bench.set_wiring((1, 2, 3)).formed("1/2 slice"), 2)
     assert all((a.predicted == b.predicted).all() for a, b in zip(sliced.sequences, found["one of 2 tensor-parallel slices"].sequences, strict=True))
-    assert any("divided by 8" in name for name in study.record(work, study.battery(work), None, found)["wirings"])
+    assert any("divided by 8" in name for name in study.record(work, measured(work), None, found)["wirings"])
 
 
 def test_groups_by_length_and_folder_hold_every_text_once(case, tmp_path):
     """Many texts end at the same limit: terciles that fall together make fewer groups, not lost texts."""
     for folder, lengths in (("math", (6, 12, 12, 12)), ("chat", (12, 12, 20))):
         (tmp_path / "all").mkdir(exist_ok=True)
-        written(tmp_path / "all" / folder, [sound(n, seed=10 * n + i) for i, n in enumerate(lengths)])
+        written(tmp_path / "all" / folder, [sound(n, seed=10 * n + i + len(lengths)) for i, n in enumerate(lengths)])
     sequences = case(dump=tmp_path / "all").bench.sequences
     assert len(sequences) == 7
     found = evaluate(MODEL, sequences, Wiring(("slot 0", "slot 1", "slot 2")), 2)

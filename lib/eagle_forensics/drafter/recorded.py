@@ -55,8 +55,8 @@ class Problem:
 def from_samples(samples: Iterable[Sample], *, vocab: int | None = None, width: int | None = None) -> tuple[tuple[Recorded, ...], tuple[Problem, ...]]:
     """Samples as Recorded sequences (planes named `slot 0`, `slot 1`, ...), and those left out with the reason.
 
-    A wiring names planes, so every sequence must hold the same: those unlike the most are left out. The folders of a dump that has
-    several are its groups.
+    A wiring names planes, so every sequence must hold the same: those unlike the most are left out. A text that comes again counts
+    once: its repetitions would make every interval too narrow. The folders of a dump that has several are its groups.
     """
     good: list[Recorded] = []
     problems: list[Problem] = []
@@ -77,10 +77,20 @@ def from_samples(samples: Iterable[Sample], *, vocab: int | None = None, width: 
     usual = counts.most_common(1)[0][0] if counts else 0
     problems += [Problem(item.sample_id, f"it holds {len(item.planes)} plane(s), {counts[usual]} other sample(s) hold {usual}")
                  for item in good if len(item.planes) != usual]
-    kept = [item for item in good if len(item.planes) == usual]
+    kept = _once([item for item in good if len(item.planes) == usual], problems)
     if len({item.group for item in kept}) == 1:
         kept = [replace(item, group=None) for item in kept]
     return tuple(kept), tuple(problems)
+
+
+def _once(items: Sequence[Recorded], problems: list[Problem]) -> list[Recorded]:
+    """The items without those that repeat an earlier one's tokens and mask; these go to `problems`."""
+    first: dict[bytes, Recorded] = {}
+    for item in items:
+        earlier = first.setdefault(item.input_ids.numpy().tobytes() + item.loss_mask.numpy().tobytes(), item)
+        if earlier is not item:
+            problems.append(Problem(item.sample_id, f"the same text as {earlier.sample_id}: it counts once"))
+    return list(first.values())
 
 
 def spread(sequences: Sequence[Recorded], most: int, least: int = 1) -> list[Recorded]:
