@@ -53,6 +53,14 @@ def test_a_healthy_drafter_is_not_accused():
     assert verdict(findings) is Verdict.PASS
 
 
+def test_states_that_mislead_are_not_said_to_make_no_difference():
+    results = battery(Wiring(slots(1, 2, 3)))
+    zero = next(r for r in results if set(r.wiring.planes) == {"zero"})
+    swapped = accuracy_finding(zero, results[0])
+    assert swapped.status is Status.INCONCLUSIVE and "mislead" in swapped.statement and "does not exclude" not in swapped.statement
+    assert "wiring battery" in swapped.next_step
+
+
 @pytest.mark.parametrize("truth,slug", [
     (Wiring(slots(1, 0, 2)), "wiring.plane-order"), (Wiring(slots(1, 2, 3)), "wiring.plane-order"), (Wiring(TRAINED, flags=DraftFlags(norm_output=True)), "drafter.norm-flags"),
     (Wiring(TRAINED, d2t="ignored"), "vocab.map-semantics"), (Wiring(TRAINED).formed(UNIT), "feature.norm-state"), (Wiring(TRAINED, token_shift=0), "data.hidden-shift"),
@@ -62,6 +70,7 @@ def test_a_wrong_wiring_is_named_with_its_rival(truth, slug):
     assert (found.status, found.fault) == (Status.FAIL, slug)
     assert truth.label in found.observed and CONTRACT in found.statement
     assert found.competitor.margin.count("[") == 1 and found.refuted_by and found.remedy and found.predicted_effect
+    assert ("planes" in found.next_step) is (slug == "wiring.plane-order")
 
 
 @pytest.mark.parametrize("truth,slugs", [

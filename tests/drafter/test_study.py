@@ -63,6 +63,7 @@ def test_a_dump_of_another_width_is_an_error(case, monkeypatch):
 def test_only_a_known_reading_of_the_dump_accuses(case, planes, trainer, known):
     work = case(planes=planes, trainer=trainer)
     assert (study._contract(work) is not None) is known
+    assert not known or ("teacher" in study._contract(work)) is (planes > 3), "a dump of as many planes as fc reads has none for the teacher"
 
 
 def written(folder, samples):

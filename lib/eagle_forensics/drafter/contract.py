@@ -23,6 +23,10 @@ from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 FAULT_OF = {"flags": "drafter.norm-flags", "rope": "drafter.rope", "d2t": "vocab.map-semantics", "forms": "feature.norm-state",
             "token_shift": "data.hidden-shift", "hidden_shift": "data.hidden-shift", "states": "wiring.plane-order"}
 """Part in which the best wiring departs from the trained one -> fault, the most specific first."""
+NEXT = {"drafter.norm-flags": "compare the flags in the drafter's config.json with those of the training run", "drafter.rope": "compare the rotary setup in the drafter's config.json with that of the training run",
+        "vocab.map-semantics": "check whether the d2t of the checkpoint holds offsets or token ids", "feature.norm-state": "check in the trainer's source whether it normalises the states, and which",
+        "data.hidden-shift": "read the trainer's shift of tokens and states"}
+"""Fault -> what to look at; the others concern the planes."""
 SHOWN = 5
 """Wirings a finding lists; the table has all."""
 
@@ -142,7 +146,7 @@ def _wrong(common: dict[str, Any], best: WiringResult, trained: WiringResult, ho
             competitor=Competitor(fault=entry.rival, margin=f"{rival.label}: mean run {interval_text(rival.difference)} against the best",
                                   why_rejected=f"no wiring that leaves {', '.join(fields)} as trained reaches the best on the same tokens. {entry.told_apart}"),
             refuted_by=entry.refuted_if, remedy=entry.remedy, predicted_effect=f"accept length {accept_text(best.accept_length)} instead of {accept_text(trained.accept_length)}",
-            next_step="check in the trainer's source which planes it concatenates, and in which order"))
+            next_step=NEXT.get(slug, "check in the trainer's source which planes it concatenates, and in which order")))
     return tuple(found)
 
 

@@ -42,6 +42,10 @@ def accuracy_finding(trained: WiringResult | None, control: WiringResult | None 
         return Finding(**common, status=Status.PASS, statement=(
             f"With {trained.label} the drafter is right on {percent(first)} of {first.n} response tokens at step 1 "
             f"(without any state {percent(control.accuracy[0])}; gain {interval_text(gain)} on the {gain.n} tokens both met); accept length by the walk {accept_text(trained.accept_length)}."))
+    if gain.high < 0:
+        return Finding(**common, status=Status.INCONCLUSIVE, next_step="see the wiring battery: these states may be in another order or form than the drafter reads them", statement=(
+            f"With {trained.label} step 1 is right on {percent(first)} of {first.n} tokens, less often than without any state ({interval_text(gain)} on the {gain.n} tokens both met): "
+            "so fed, the states mislead it."))
     return Finding(**common, status=Status.INCONCLUSIVE, next_step=tokens_needed(gain), statement=(
         f"With {trained.label} step 1 is right on {percent(first)} of {first.n} tokens, without any state {percent(control.accuracy[0])}: "
         f"the gain {interval_text(gain)} does not exclude 0, so nothing says that the drafter reads these states."))

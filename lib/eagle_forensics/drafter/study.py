@@ -270,7 +270,8 @@ def _contract(work: Work) -> str | None:
     trainer, bench = work.case.training.trainer, work.bench
     if bench is None or trainer is None or trainer.name == "other" or len(bench.slots) > bench.drafter.n_aux + 1:
         return None
-    return f"{trainer.name} {trainer.version or ''}".strip() + " concatenates the planes in file order and keeps the last for the teacher"
+    kept = " and keeps the last for the teacher" if len(bench.slots) > bench.drafter.n_aux else ""
+    return f"{trainer.name} {trainer.version or ''}".strip() + " concatenates the planes in file order" + kept
 
 
 def _decoder(work: Work) -> Callable[[int], str] | None:

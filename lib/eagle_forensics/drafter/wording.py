@@ -26,7 +26,7 @@ def interval(e: stats.Estimate) -> tuple[float, float] | None:
 
 
 def interval_text(e: stats.Estimate) -> str:
-    return f"{e.value:+.3f} [{e.low:+.3f}, {e.high:+.3f}]"
+    return f"{e.value:+.3f} [{e.low:+.3f}, {e.high:+.3f}]" if interval(e) else f"{e.value:+.3f} (no interval)"
 
 
 def percent(e: stats.Estimate) -> str:
