@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from eagle_forensics import stats
 from eagle_forensics.drafter.battery import run_battery
 from eagle_forensics.drafter.candidates import standard_battery
 from eagle_forensics.drafter.contract import boundaries_finding, wiring_findings
@@ -16,6 +17,7 @@ from eagle_forensics.drafter.findings import accuracy_finding, metric_finding, p
 from eagle_forensics.drafter.recorded import Problem
 from eagle_forensics.drafter.served import served_finding
 from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wording import tokens_needed
 from eagle_forensics.evidence.records import DraftFlags
 from eagle_forensics.finding import Status, Verdict, verdict
 from tests.drafter.planted import MODEL, TRAINED, battery, investigated, planted, slots
@@ -51,6 +53,11 @@ def test_a_healthy_drafter_is_not_accused():
     assert [f.id for f in findings] == ["drafter.accuracy", "drafter.metric", "drafter.wiring", "drafter.served-wiring", "drafter.prediction"]
     assert all(f.status is Status.PASS and f.fault is None for f in findings), [(f.id, f.status, f.statement) for f in findings]
     assert verdict(findings) is Verdict.PASS
+
+
+def test_two_sequences_are_too_few_to_say_how_many_tokens_are_needed():
+    two, many = (stats.paired_difference_t([5, 6] * n, [8, 7] * n, [20, 20] * n, level=0.9999) for n in (1, 8))
+    assert "2 sequences are too few" in tokens_needed(two) and "tokens of like text" in tokens_needed(many)
 
 
 def test_states_that_mislead_are_not_said_to_make_no_difference():

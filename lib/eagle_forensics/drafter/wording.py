@@ -11,6 +11,9 @@ from eagle_forensics.finding import Finding, Status
 NOTEBOOK = "02_drafter_accuracy"
 WHY_ZERO = "the paired interval of the difference on the same tokens excludes 0 (sequences resampled)"
 
+FEWEST = 8
+"""Sequences below which the t quantile, not the spread of the texts, makes the interval: at 2 and the level of a battery it is thousands, at 8 about 6."""
+
 
 def common_fields(id: str, question: str, estimate: stats.Estimate, unit: str) -> dict[str, Any]:
     return {"id": id, "question": question, "notebook": NOTEBOOK, "observed": round(estimate.value, 4), "unit": unit, "n": estimate.n,
@@ -53,5 +56,7 @@ def tokens_needed(e: stats.Estimate) -> str:
         return "at least two sequences are needed for an interval"
     if e.value == 0:
         return f"the difference is 0 on {e.n} tokens: no number of tokens settles it"
+    if e.clusters < FEWEST:
+        return f"{e.clusters} sequences are too few to say how many tokens would settle it; give at least {FEWEST}"
     half = (e.high - e.low) / 2
     return f"about {max(e.n + 1, math.ceil(e.n * (half / e.value) ** 2))} tokens of like text would settle a difference of {e.value:+.3f} ({e.n} were at hand)"
