@@ -1,5 +1,7 @@
 """The vocabulary map, widths and inventory: valid maps pass however they look, broken ones are named."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -41,6 +43,15 @@ def test_absolute_ids_are_recognised(tmp_path):
     image = list(range(5, 5 + builders.VD))
     item = findings(tmp_path, **(mapped(image) | {"d2t": torch.tensor(image)}))["config.vocabulary"]
     assert item.fault == "vocab.map-semantics" and "absolute" in item.statement and "target_id - i" in item.remedy
+
+
+@pytest.mark.parametrize(("rows", "status"), [(151643, Status.INCONCLUSIVE), (100000, Status.FAIL)])
+def test_padding_is_no_missing_map_though_the_config_states_it(tmp_path, rows, status):
+    found = inspect(papers(tmp_path, weights={n: w for n, w in builders.head().items() if n not in ("d2t", "t2d")}))
+    head = replace(found.draft.tensors["lm_head.weight"], shape=(rows, builders.H))
+    draft = replace(found.draft, vocab=152064, config=found.draft.config | {"draft_vocab_size": rows}, tensors=found.draft.tensors | {"lm_head.weight": head})
+    item = next(f for f in checkpoint_findings(replace(found, draft=draft)) if f.id == "config.vocabulary")
+    assert item.status is status
 
 
 def test_a_missing_map_is_named(tmp_path):
