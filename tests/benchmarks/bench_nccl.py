@@ -107,9 +107,6 @@ def _table(file: Path, log: Path) -> None:
         out.write("       14336" + rows)
 
 
-if __name__ == "__main__":
-    print(figures())
-
 
 def _server(file: Path) -> None:
     """A server's log: three answers, two prefills and a decode line in turn."""
@@ -119,3 +116,7 @@ def _server(file: Path) -> None:
               "gen throughput (token/s): 54.80, #queue-req: 0\n")
     block = answer * 3 + prefill * 2 + decode
     file.write_text(block * (BYTES // len(block)))
+
+
+if __name__ == "__main__":
+    print(figures())
