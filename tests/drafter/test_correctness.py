@@ -132,7 +132,7 @@ def test_bad_sequences_are_named_and_left_out(name):
 
 def test_a_sequence_with_other_planes_than_most_is_left_out():
     short = sample("short", [1, 2, 3, 4], [0, 0, 1, 1])
-    usual = [replace(sample(n, [1, 2, 3, 4], [0, 0, 1, 1]), planes=(*short.planes, Plane(1, None, torch.ones(4, 2)))) for n in ("a", "b")]
+    usual = [replace(sample(n, [1, 2, 3, last], [0, 0, 1, 1]), planes=(*short.planes, Plane(1, None, torch.ones(4, 2)))) for n, last in (("a", 4), ("b", 5))]
     good, problems = from_samples([short, *usual])
     assert [g.sample_id for g in good] == ["a", "b"]
     assert problems[0].sample_id == "short" and "1 plane(s), 2 other sample(s) hold 2" in problems[0].reason
