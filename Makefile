@@ -36,8 +36,8 @@ $(STAMP): requirements.txt pyproject.toml
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $(STAMP) && echo "setup: done"
 
-demo: setup ## the built-in real case: broken, diagnosed, fixed as printed, compared; on a real SGLang too if `make sglang-env` ran (about 4 minutes, 6 more live)
-	@$(PY) -m eagle_forensics demo
+demo: setup ## the built-in real case: broken, diagnosed, fixed as printed, compared (about 6 minutes; `make demo LIVE=1` on a real SGLang too)
+	@$(PY) -m eagle_forensics demo $(if $(LIVE),,--offline)
 
 test: setup ## all tests, as CI runs them
 	@echo "test: style"
