@@ -8,7 +8,7 @@ import pytest
 from eagle_forensics.suite.demonstration import demonstrate
 from eagle_forensics.suite.runfolder import all_runs
 
-pytestmark = pytest.mark.demo
+pytestmark = [pytest.mark.demo, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")

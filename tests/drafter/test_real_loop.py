@@ -20,7 +20,7 @@ from eagle_forensics.drafter.tree import grow_trees
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.targets import read_target
 
-pytestmark = pytest.mark.demo
+pytestmark = [pytest.mark.demo, pytest.mark.timeout(2400)]
 
 TRAINED, EMBEDDING_FIRST = (2, 15, 27), (0, 2, 15)
 LIVE = json.loads((Path(__file__).parent / "live_sglang.json").read_text())

@@ -10,7 +10,7 @@ from eagle_forensics.drafter.correctness import paired_accuracy
 from eagle_forensics.drafter.wiring import Wiring, evaluate_all
 from tests.drafter.wiring_table import FROM_DUMP, TABLE, bench, differences
 
-pytestmark = pytest.mark.demo
+pytestmark = [pytest.mark.demo, pytest.mark.timeout(2400)]
 ROWS = ("right [2,15,27]", "order b,a,c", "final in place of c", "norm_before_residual=True", "d2t read as absolute ids")
 
 
