@@ -113,6 +113,14 @@ def test_a_plane_nobody_recorded_is_told_but_decides_nothing():
     assert wiring(results).status is Status.INCONCLUSIVE
 
 
+def test_a_best_wiring_that_reads_what_nobody_recorded_accuses_nobody():
+    truth = Wiring(slots(1, 0, 2))
+    results = run_battery(MODEL, planted(truth), [Wiring(TRAINED, name="trained"), truth, Wiring(slots(2, 1, 0))], 2)
+    found = wiring(results, recorded=("slot 0", "slot 2"))
+    assert found.status is Status.INCONCLUSIVE and "the dump does not hold" in found.statement and "which dump" in found.next_step
+    assert wiring(results, recorded=slots(0, 1, 2)).fault == "wiring.plane-order"
+
+
 def test_without_a_known_contract_nobody_is_accused():
     found = wiring(battery(Wiring(slots(1, 2, 3))), contract=None)
     assert found.status is Status.INCONCLUSIVE and "how the trainer read the dump is not known" in found.statement

@@ -58,11 +58,14 @@ def wiring_findings(results: Sequence[WiringResult], *, contract: str | None, re
     lead = f"{best.label} fits better than {trained.label} ({percent(best.accuracy[0])} against {percent(trained.accuracy[0])} at step 1)"
     certain = [f for f in FAULT_OF if all(f in r.wiring.differences(trained.wiring) for r in alive)]
     others = ", ".join(r.label for r in alive[1:SHOWN])
-    doubt = ("its lead does not exclude 0" if trained.difference.high >= 0 else "it does not beat the drafter without states" if _at_the_floor(best, results)
+    doubt = ("its lead does not exclude 0" if trained.difference.high >= 0
+             else "it reads a state that the dump does not hold, so no trainer that reads this dump can have fed it" if not _recordable(best, recorded)
+             else "it does not beat the drafter without states" if _at_the_floor(best, results)
              else f"neither can it be told from {others}, which depart from it in other ways" if not certain
              else "how the trainer read the dump is not known, so nobody is accused" if contract is None else None)
     if doubt:
-        step = (tokens_needed(trained.difference) if trained.difference.high >= 0 else tokens_needed(alive[1].difference) if not certain
+        step = (tokens_needed(trained.difference) if trained.difference.high >= 0
+                else "ask which dump the training read" if not _recordable(best, recorded) else tokens_needed(alive[1].difference) if not certain
                 else "name the trainer and its version in the case")
         return (Finding(**common, status=Status.INCONCLUSIVE, statement=f"{lead}, but {doubt}.", next_step=step),)
     return _wrong(common, best, trained, honest, alive, certain, str(contract))
@@ -108,7 +111,7 @@ def _contract_is_best(common: dict[str, Any], trained: WiringResult, honest: Seq
                       recorded: Sequence[str]) -> Finding:
     def apart(r: WiringResult) -> bool:
         """A rival that decides nothing about what the dump's reader did: it reads another state, or differs in rope alone."""
-        return bool(recorded) and (not set(r.wiring.states) <= {*recorded, ZERO} or r.wiring.differences(trained.wiring) == ("rope",))
+        return bool(recorded) and (not _recordable(r, recorded) or r.wiring.differences(trained.wiring) == ("rope",))
 
     open_ones = [r for r in alive[1:] if not apart(r)]
     if open_ones:
@@ -148,6 +151,11 @@ def _wrong(common: dict[str, Any], best: WiringResult, trained: WiringResult, ho
             refuted_by=entry.refuted_if, remedy=entry.remedy, predicted_effect=f"accept length {accept_text(best.accept_length)} instead of {accept_text(trained.accept_length)}",
             next_step=NEXT.get(slug, "check in the trainer's source which planes it concatenates, and in which order")))
     return tuple(found)
+
+
+def _recordable(r: WiringResult, recorded: Sequence[str]) -> bool:
+    """The wiring reads nothing but planes of the dump; `recorded` empty: what the dump holds is not known."""
+    return not recorded or set(r.wiring.states) <= {*recorded, ZERO}
 
 
 def _at_the_floor(best: WiringResult, results: Iterable[WiringResult]) -> bool:
