@@ -9,7 +9,7 @@ import torch
 
 from eagle_forensics import stats
 from eagle_forensics.drafter.recorded import Recorded, Span, chain_rows, spans
-from eagle_forensics.drafter.walk import Rounds, runs, walk
+from eagle_forensics.drafter.walk import Rounds, added, runs, walk
 
 NO_TOKEN = -1
 
@@ -58,13 +58,8 @@ class SequenceCorrectness:
     def rounds(self, steps: int | None = None) -> Rounds | None:
         """The walk over every response, added up; None if prefill already gives each response's only token."""
         correct = self.correct
-        total: Rounds | None = None
-        for span in self.spans:
-            mine = (self.positions >= span.live) & (self.positions < span.stop)
-            if mine.any():
-                part = walk(correct[mine], steps)
-                total = part if total is None else total + part
-        return total
+        responses = ((self.positions >= span.live) & (self.positions < span.stop) for span in self.spans)
+        return added(walk(correct[mine], steps) for mine in responses if mine.any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +102,9 @@ class Correctness:
 
     def rounds(self, steps: int | None = None) -> Rounds:
         """The walk over all sequences, added up."""
-        walked = [r for s in self.sequences if (r := s.rounds(steps)) is not None]
-        if not walked:
+        total = added(r for s in self.sequences if (r := s.rounds(steps)) is not None)
+        if total is None:
             raise ValueError("no response holds more than the token that prefill gives")
-        total = walked[0]
-        for part in walked[1:]:
-            total = total + part
         return total
 
     def counts(self, step: int) -> list[int]:

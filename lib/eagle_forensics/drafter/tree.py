@@ -26,7 +26,7 @@ from eagle_forensics.drafter.feed import feed
 from eagle_forensics.drafter.model import Drafter
 from eagle_forensics.drafter.recorded import Recorded, chain_rows, spans
 from eagle_forensics.drafter.unroll import Chains, Chunk, chunks
-from eagle_forensics.drafter.walk import Rounds, walk_lengths
+from eagle_forensics.drafter.walk import Rounds, added, walk_lengths
 
 ABSENT = 1 << 30
 """Rank of a text node that the tree does not hold at all."""
@@ -54,13 +54,9 @@ class SequenceTree:
 
     def rounds(self, steps: int, draft_tokens: int) -> Rounds | None:
         """The walk over every response, added up."""
-        lengths, total = self.lengths(steps, draft_tokens), None
-        for first, stop in self.live:
-            mine = (self.positions >= first) & (self.positions < stop)
-            if mine.any():
-                part = walk_lengths(lengths[mine], steps)
-                total = part if total is None else total + part
-        return total
+        lengths = self.lengths(steps, draft_tokens)
+        responses = ((self.positions >= first) & (self.positions < stop) for first, stop in self.live)
+        return added(walk_lengths(lengths[mine], steps) for mine in responses if mine.any())
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ after a rejection.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,3 +67,11 @@ def walk_lengths(length: np.ndarray, steps: int) -> Rounds:
         at += lengths[-1] + 1
     reached = np.asarray(lengths)
     return Rounds(len(starts), len(length), tuple(int((reached > i).sum()) for i in range(steps)), tuple(starts), tuple(lengths))
+
+
+def added(responses: Iterable[Rounds]) -> Rounds | None:
+    """Rounds of several responses added up; None without any."""
+    total: Rounds | None = None
+    for rounds in responses:
+        total = rounds if total is None else total + rounds
+    return total
