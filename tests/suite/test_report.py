@@ -12,8 +12,8 @@ import pytest
 
 from eagle_forensics import show
 from eagle_forensics.finding import Edit
-from eagle_forensics.suite.report import write_post_mortem
-from eagle_forensics.suite.runfolder import RunFolderError
+from eagle_forensics.suite.report import post_mortem
+from eagle_forensics.suite.runfolder import RunFolderError, open_folder
 from tests.suite import tiny
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -130,14 +130,14 @@ def test_the_opening_says_verdict_story_fix_and_what_was_not_examined(text):
 
 
 def test_the_same_run_gives_the_same_bytes(run, text):
-    assert write_post_mortem(run).read_text(encoding="utf-8") == text
+    assert post_mortem(open_folder(run)) == text
 
 
 def test_an_unfinished_run_has_no_page(tmp_path):
     run = tiny.finished(tmp_path / "r")
     (run / "findings.json").unlink()
     with pytest.raises(RunFolderError, match="not finished"):
-        write_post_mortem(run)
+        post_mortem(open_folder(run))
 
 
 def test_every_status_class_of_a_card_has_a_style():

@@ -14,17 +14,10 @@ from markupsafe import Markup
 
 from eagle_forensics import faults, show
 from eagle_forensics.finding import Finding, Status
-from eagle_forensics.suite.files import read_json, write_text
+from eagle_forensics.suite.files import read_json
 from eagle_forensics.suite.page import render
 from eagle_forensics.suite.redact import redact
-from eagle_forensics.suite.runfolder import Manifest, RunFolder, RunFolderError, open_folder
-
-
-def write_post_mortem(run_dir: Path) -> Path:
-    """Write `post_mortem.html` of a run that has been merged; returns its path."""
-    target = run_dir / "post_mortem.html"
-    write_text(target, post_mortem(open_folder(run_dir)))
-    return target
+from eagle_forensics.suite.runfolder import Manifest, RunFolder, RunFolderError
 
 
 def post_mortem(folder: RunFolder) -> str:
