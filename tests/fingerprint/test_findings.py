@@ -161,7 +161,7 @@ def test_joined_planes_of_a_capture_are_split(tmp_path):
 def test_a_final_norm_with_a_bias_is_not_taken_for_an_rms_norm(tmp_path):
     save_file({"norm.weight": torch.ones(4), "norm.bias": torch.zeros(4)}, tmp_path / "m.safetensors")
     header = read_header(tmp_path / "m.safetensors")
-    about = SimpleNamespace(embedding_factor=1.0, norm_plus_one=False, eps=1e-6)
+    about = SimpleNamespace(embedding_factor=1.0, norm_plus_one=False, eps=1e-6, config={})
     assert weights_of(SimpleNamespace(tensors=header, **vars(about))).norm is None
     assert weights_of(SimpleNamespace(tensors={"norm.weight": header["norm.weight"]}, **vars(about))).norm is not None
 
