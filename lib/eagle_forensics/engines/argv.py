@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,34 +46,60 @@ def parse_argv(argv: Sequence[str], kinds: Mapping[str, str], aliases: Mapping[s
     """Reads `argv` with the flags of `kinds` (destination -> int, float, str, flag); other flags are kept as text and noted."""
     out = ParsedArgv()
     words = [str(word) for word in argv]
-    position = 0
-    while position < len(words) and not words[position].startswith("--"):
-        if _ASSIGNMENT.fullmatch(words[position]):
-            name, _, value = words[position].partition("=")
+    for word in words[:_first_flag(words)]:
+        if _ASSIGNMENT.fullmatch(word):
+            name, _, value = word.partition("=")
             out.env[name] = value
-        position += 1
+    for item in written(words, kinds, aliases, out.notes):
+        if item.name is None:
+            out.notes.append(f"{item.words[0]!r} belongs to no flag and is ignored here")
+            continue
+        name, values = item.name, list(item.values)
+        kind = kinds.get(name)
+        if _outside(name, kind, values):
+            out.notes.append(f"--{item.spelled} is {values[0]}, which is set outside of this text: its value is not known")
+            out.open += [name] if _DECIDES.match(name) else []
+            continue
+        if name in out.raw:
+            out.notes.append(f"--{item.spelled} is given more than once; the last one counts")
+        out.raw[name] = _convert(item.spelled, kind, values, out)
+    return out
+
+
+@dataclass(frozen=True)
+class Written:
+    """One flag with its values as they stand in a command, or one word that belongs to no flag (name None)."""
+
+    name: str | None
+    """Destination: aliases and unique prefixes resolved."""
+    spelled: str
+    values: tuple[str, ...]
+    words: tuple[str, ...]
+    """All of it, in the command's own spelling."""
+
+
+def written(argv: Sequence[str], kinds: Mapping[str, str], aliases: Mapping[str, str], notes: list[str] | None = None) -> Iterator[Written]:
+    """The flags of a command in order, from the first one on; what is noteworthy of their spelling is appended to `notes`."""
+    words, position = list(argv), _first_flag(argv)
     while position < len(words):
-        word = words[position]
+        start, word = position, words[position]
         position += 1
         if not word.startswith("--"):
-            out.notes.append(f"{word!r} belongs to no flag and is ignored here")
+            yield Written(None, "", (), (word,))
             continue
         spelled, equals, attached = word[2:].partition("=")
-        name = _destination(spelled, kinds, aliases, out)
+        name = _destination(spelled, kinds, aliases, notes if notes is not None else [])
         kind = kinds.get(name)
         values = [attached] if equals else []
         if kind != "flag" and not equals:
             while position < len(words) and not _is_flag(words[position]) and (kind is None or not values):
                 values.append(words[position])
                 position += 1
-        if _outside(name, kind, values):
-            out.notes.append(f"--{spelled} is {values[0]}, which is set outside of this text: its value is not known")
-            out.open += [name] if _DECIDES.match(name) else []
-            continue
-        if name in out.raw:
-            out.notes.append(f"--{spelled} is given more than once; the last one counts")
-        out.raw[name] = _convert(spelled, kind, values, out)
-    return out
+        yield Written(name, spelled, tuple(values), tuple(words[start:position]))
+
+
+def _first_flag(words: Sequence[str]) -> int:
+    return next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
 
 
 def _outside(name: str, kind: str | None, values: list[str]) -> bool:
@@ -87,18 +113,18 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and not _NUMBER.fullmatch(word) and word != "-"
 
 
-def _destination(spelled: str, kinds: Mapping[str, str], aliases: Mapping[str, str], out: ParsedArgv) -> str:
+def _destination(spelled: str, kinds: Mapping[str, str], aliases: Mapping[str, str], notes: list[str]) -> str:
     name = spelled.replace("-", "_")
     name = aliases.get(name, name)
     if name in kinds:
         return name
     longer = sorted({aliases.get(known, known) for known in (*kinds, *aliases) if known.startswith(name)}) if len(name) > 5 else []
     if len(longer) == 1:
-        out.notes.append(f"--{spelled} is read as --{longer[0].replace('_', '-')}: argparse accepts unique prefixes")
+        notes.append(f"--{spelled} is read as --{longer[0].replace('_', '-')}: argparse accepts unique prefixes")
         return longer[0]
     near = difflib.get_close_matches(name, kinds, n=1, cutoff=0.88)
     hint = f"; did you mean --{near[0].replace('_', '-')}?" if near else ""
-    out.notes.append(f"--{spelled} is not examined here{hint}")
+    notes.append(f"--{spelled} is not examined here{hint}")
     return name
 
 

@@ -84,13 +84,18 @@ def tree_on_pages(run: Run) -> None:
     raise Stop(table(TABLE)["text"][row["text"]].format(backend=backend), "tree")
 
 
+def tree_nodes(steps: int, topk: int) -> int:
+    """Drafted nodes from which a tree of `steps` steps is chosen, the root not among them: the first step gives topk, every later one topk squared."""
+    return topk + (steps - 1) * topk * topk
+
+
 def tree_capacity(run: Run) -> None:
     steps, topk, tokens = (run.get(f"speculative_{name}") for name in ("num_steps", "eagle_topk", "num_draft_tokens"))
     if topk is None:
         raise Stop("speculative_eagle_topk stays None and the worker fails later: set --speculative-eagle-topk")
     if topk > 1 and tokens is None:
         raise Stop("speculative_num_draft_tokens stays None and the worker fails later: set --speculative-num-draft-tokens")
-    capacity = topk + (steps - 1) * topk * topk
+    capacity = tree_nodes(steps, topk)
     if topk > 1 and tokens - 1 > capacity:
         raise Stop(f"RuntimeError: selected index k out of range (a tree of {steps} steps and topk {topk} has {capacity} nodes, "
                     f"--speculative-num-draft-tokens {tokens} needs {tokens - 1}; not checked at parse, fails when the graph is captured)", "tree")
