@@ -227,44 +227,71 @@ def interval_of(draws: Sequence[float], value: float, n: int, method: str) -> Es
 
 
 @dataclass(frozen=True)
-class Line:
-    """Least-squares line y = intercept + slope x with t intervals and what is left over."""
+class Linear:
+    """Least-squares fit y = sum of coefficients x columns, with t intervals and what is left over."""
 
-    intercept: Estimate
-    slope: Estimate
+    coefficients: tuple[Estimate, ...]
     residual_sd: float
-    """Standard deviation around the line, with n - 2 degrees of freedom."""
-    covariance: tuple[tuple[float, float], tuple[float, float]]
-    """Of (intercept, slope)."""
+    """Standard deviation around the fit, with `dof` degrees of freedom."""
+    covariance: tuple[tuple[float, ...], ...]
     dof: int
 
+    def at(self, row: Sequence[float]) -> float:
+        """The fit at one row of the columns."""
+        return sum(c.value * x for c, x in zip(self.coefficients, row, strict=True))
+
+    def draws(self, size: int, seed: int = 0) -> np.ndarray:
+        """Plausible coefficients [size, columns]: multivariate t around the fit."""
+        rng = np.random.default_rng(seed)
+        normal = rng.multivariate_normal(np.zeros(len(self.coefficients)), self.covariance, size=size, method="eigh")
+        scale = np.sqrt(self.dof / rng.chisquare(self.dof, size))
+        return np.array([c.value for c in self.coefficients]) + normal * scale[:, None]
+
+
+def linear(columns: Sequence[Sequence[float]], y: Sequence[float]) -> Linear:
+    """Fit y on `columns` (one row a point; a constant is a column of ones). ValueError unless the points fix every coefficient and leave a residual."""
+    design, ys = np.asarray(columns, float), np.asarray(y, float)
+    different = len(np.unique(design, axis=0))
+    if different <= design.shape[1] or np.linalg.matrix_rank(design) < design.shape[1]:
+        raise ValueError(f"{design.shape[1]} coefficients with intervals need at least {design.shape[1] + 1} different points, got {different}")
+    found = np.linalg.lstsq(design, ys, rcond=None)[0]
+    dof = len(ys) - design.shape[1]
+    sd = float(np.sqrt(((ys - design @ found) ** 2).sum() / dof))
+    covariance = sd**2 * np.linalg.inv(design.T @ design)
+    halves = float(_scipy.t.ppf((1 + LEVEL) / 2, dof)) * np.sqrt(np.diag(covariance))
+    method = f"least squares, t with {dof} degrees of freedom"
+    return Linear(tuple(Estimate(float(v), float(v - h), float(v + h), len(ys), len(ys), method) for v, h in zip(found, halves, strict=True)),
+                  sd, tuple(map(tuple, covariance.tolist())), dof)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Least-squares line y = intercept + slope x."""
+
+    fit: Linear
+
+    @property
+    def intercept(self) -> Estimate:
+        return self.fit.coefficients[0]
+
+    @property
+    def slope(self) -> Estimate:
+        return self.fit.coefficients[1]
+
     def at(self, x: float) -> float:
-        return self.intercept.value + self.slope.value * x
+        return self.fit.at((1.0, x))
 
     def draws(self, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Plausible (intercepts, slopes), [size] each: multivariate t around the fit."""
-        rng = np.random.default_rng(seed)
-        normal = rng.multivariate_normal([0, 0], self.covariance, size=size, method="eigh")
-        scale = np.sqrt(self.dof / rng.chisquare(self.dof, size))
-        return self.intercept.value + normal[:, 0] * scale, self.slope.value + normal[:, 1] * scale
+        """Plausible (intercepts, slopes), [size] each."""
+        found = self.fit.draws(size, seed)
+        return found[:, 0], found[:, 1]
 
 
 def line(x: Sequence[float], y: Sequence[float]) -> Line:
     """Fit y = intercept + slope x. Raises ValueError below three different x: two points leave no residual to judge by."""
-    xs, ys = np.asarray(x, float), np.asarray(y, float)
-    if len(set(xs.tolist())) < 3:
-        raise ValueError(f"a line with an interval needs at least 3 different x, got {len(set(xs.tolist()))}")
-    design = np.column_stack([np.ones_like(xs), xs])
-    (a, b), *_ = np.linalg.lstsq(design, ys, rcond=None)
-    dof = len(xs) - 2
-    sd = float(np.sqrt(((ys - a - b * xs) ** 2).sum() / dof))
-    covariance = sd**2 * np.linalg.inv(design.T @ design)
-    t = float(_scipy.t.ppf((1 + LEVEL) / 2, dof))
-    half_a, half_b = t * np.sqrt(np.diag(covariance))
-    method = f"least squares, t with {dof} degrees of freedom"
-    return Line(Estimate(float(a), float(a - half_a), float(a + half_a), len(xs), len(xs), method),
-                Estimate(float(b), float(b - half_b), float(b + half_b), len(xs), len(xs), method),
-                sd, tuple(map(tuple, covariance.tolist())), dof)
+    if len({float(v) for v in x}) < 3:
+        raise ValueError(f"a line with an interval needs at least 3 different x, got {len({float(v) for v in x})}")
+    return Line(linear([(1.0, float(v)) for v in x], y))
 
 
 def function_of_sums(function: Callable[[np.ndarray], np.ndarray], columns: np.ndarray, n: int, *, seed: int = 0) -> Estimate:

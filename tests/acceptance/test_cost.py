@@ -5,6 +5,7 @@ import pytest
 
 from eagle_forensics.acceptance import cost
 from eagle_forensics.acceptance.runs import runs
+from eagle_forensics.evidence.experts import Experts, distinct_experts
 from tests.acceptance.tables import INCIDENT, SWEEP
 
 RUNS = runs(SWEEP)
@@ -55,3 +56,37 @@ def test_accept_length_at_unmeasured_steps_comes_from_the_longest_run():
 def test_an_unknown_step_count_is_refused():
     with pytest.raises(ValueError, match="not among those compared"):
         swept().ratio(9)
+
+
+def table(cycle, steps):
+    return runs(pd.DataFrame([{"label": f"K = {k}", "speculative": 1, "steps": k, "accept_length": f"{1 + 0.6 * (1 - 0.5**k):.6f}",
+                               "tokens_per_second": f"{1e3 * (1 + 0.6 * (1 - 0.5**k)) / cycle(k):.6f}"} for k in steps]))
+
+
+KIMI = Experts(384, 8)
+
+
+def test_three_coefficients_come_back_from_their_own_formula():
+    fit = cost.fit_cycle(table(lambda k: 20 + 0.5 * k + 1.05 * distinct_experts(k + 1, 384, 8) / 8, (1, 3, 7, 15, 31)), KIMI)
+    assert [round(c.value, 3) for c in (fit.fixed_ms, fit.step_ms, fit.experts_ms)] == [20.0, 0.5, 1.05] and fit.untold is None
+    assert fit.text() == "cycle = 20.00 + 0.500 x steps + 1.050 x (distinct experts of 384 / 8) ms"
+    assert fit.at(63) == pytest.approx(20 + 31.5 + 1.05 * distinct_experts(64, 384, 8) / 8, rel=1e-4)
+
+
+def test_the_experts_curve_is_not_a_line_over_steps():
+    """Far from the measured steps a line promises a cost that the experts, all touched by then, do not have."""
+    rows = table(lambda k: 20 + 0.5 * k + 1.05 * distinct_experts(k + 1, 384, 8) / 8, (1, 3, 7, 15))
+    assert cost.fit_cycle(rows).at(63) > 1.2 * cost.fit_cycle(rows, KIMI).at(63)
+
+
+def test_noise_over_few_steps_does_not_tell_drafts_from_experts():
+    noise = dict(zip((1, 2, 3, 4, 5), (0.3, -0.2, 0.25, -0.3, 0.1), strict=True))
+    fit = cost.fit_cycle(table(lambda k: 20 + 0.5 * k + 1.05 * distinct_experts(k + 1, 384, 8) / 8 + noise[k], (1, 2, 3, 4, 5)), KIMI)
+    assert "cannot be told from 0" in fit.untold
+
+
+def test_three_counts_of_a_mixture_give_the_incidents_cost_and_say_what_they_do_not_fix():
+    fit = cost.fit_cycle(runs(INCIDENT), KIMI)
+    assert (round(fit.fixed_ms.value, 2), fit.step_ms, round(fit.experts_ms.value, 3)) == (26.40, None, 1.051)
+    assert "3 step counts do not fix three coefficients" in fit.untold
+    assert cost.fit_cycle(runs(INCIDENT)).untold is None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eagle_forensics.evidence.experts import Experts
 from eagle_forensics.evidence.nccl_logs import read_nccl_log
 from eagle_forensics.evidence.nccl_records import Call, Pattern, Trace
 from eagle_forensics.finding import Status
@@ -15,7 +16,7 @@ from eagle_forensics.nccl.harness import Measured
 from eagle_forensics.nccl.memory import expert_read
 from eagle_forensics.nccl.search import search, space
 from eagle_forensics.nccl.sizes import decode_sizes, plan
-from eagle_forensics.nccl.tokens import Experts, cost
+from eagle_forensics.nccl.tokens import cost
 from tests.nccl.test_search import FALLBACK, world
 from tests.nccl.test_tokens import INCIDENT
 

@@ -3,8 +3,9 @@
 import pytest
 
 from eagle_forensics import stats
+from eagle_forensics.evidence.experts import Experts
 from eagle_forensics.nccl.sizes import plan
-from eagle_forensics.nccl.tokens import Experts, Round, cost, distinct_experts, experts, rounds, worth
+from eagle_forensics.nccl.tokens import Round, cost, rounds, worth
 
 KIMI = Experts(384, 8)
 PLAN = plan({"num_hidden_layers": 61, "hidden_size": 7168}, tp=8, steps=2)
@@ -20,11 +21,6 @@ INCIDENT = [run(1, 1.6, 56.8), run(15, 1.9, 46.7), run(5, 1.8, 54.8)]
 
 def exactly(value):
     return stats.Estimate(value, value, value, 0, 0, "")
-
-
-@pytest.mark.parametrize(("tokens", "u"), [(1, 8), (2, 15.8), (3, 23.5), (4, 31.0), (6, 45.6), (8, 59.5), (16, 109.82), (32, 188), (64, 284)])
-def test_distinct_experts(tokens, u):
-    assert distinct_experts(tokens, 384, 8) == pytest.approx(u, abs=0.005 if tokens == 16 else 0.5 if tokens > 16 else 0.05)
 
 
 def test_the_incidents_rounds_fit_one_line():
@@ -60,11 +56,6 @@ def test_a_faster_all_reduce_speeds_up_the_baseline_too():
 def test_a_saving_longer_than_the_step_is_refused():
     with pytest.raises(ValueError, match="cannot have taken that long"):
         worth(run(2, 2.0, 90.0), PLAN, exactly(95.0))
-
-
-def test_routing_is_read_from_the_config():
-    assert experts({"text_config": {"n_routed_experts": 384, "num_experts_per_tok": 8}}) == KIMI
-    assert experts({"num_hidden_layers": 30}) == Experts() and Experts().load(5) == 5
 
 
 def test_rounds_come_from_the_record_of_notebook_04():

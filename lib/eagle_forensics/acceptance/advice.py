@@ -13,9 +13,10 @@ from typing import Any
 
 from eagle_forensics.acceptance.ceiling import hull
 from eagle_forensics.acceptance.confounds import baseline_for, compare
-from eagle_forensics.acceptance.cost import Sweep, accept_lengths, fit_cycle, sweep
+from eagle_forensics.acceptance.cost import DENSE, Sweep, accept_lengths, fit_cycle, sweep
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.engines.versions import since
+from eagle_forensics.evidence.experts import Experts
 
 ADAPTIVE_SINCE = "0.5.11"
 """SGLang release with --speculative-adaptive-config."""
@@ -33,13 +34,13 @@ class Advice:
     adaptive: Mapping[str, Any] | None
 
 
-def sweep_of(runs: Sequence[Run]) -> Sweep | None:
+def sweep_of(runs: Sequence[Run], experts: Experts = DENSE) -> Sweep | None:
     """The step counts of comparable runs on their cost line; None where no line can be drawn through them."""
     speculative = [r for r in runs if r.is_speculative and r.steps]
     if any(compare(speculative[0], r).differ for r in speculative[1:]):
         return None
     try:
-        fit = fit_cycle(speculative)
+        fit = fit_cycle(speculative, experts)
         baselines, differs = baseline_for(speculative[0], tuple(runs))
         base = hull([b.tokens_per_second for b in baselines]) if baselines and not differs else None
         speeds = {k: max(r.tokens_per_second.value for r in speculative if r.steps == k and r.tokens_per_second) for k in {r.steps for r in speculative if r.tokens_per_second}}
@@ -48,10 +49,10 @@ def sweep_of(runs: Sequence[Run]) -> Sweep | None:
         return None
 
 
-def advise(runs: Sequence[Run], engine: str | None, version: str | None) -> Advice | None:
+def advise(runs: Sequence[Run], engine: str | None, version: str | None, experts: Experts = DENSE) -> Advice | None:
     """From a sweep of the steps, at each concurrency that was swept; None without one."""
     loads = sorted({r.concurrency or 1 for r in runs})
-    sweeps = {load: found for load in loads if (found := sweep_of([replace(r, concurrency=load) for r in runs if (r.concurrency or 1) == load]))}
+    sweeps = {load: found for load in loads if (found := sweep_of([replace(r, concurrency=load) for r in runs if (r.concurrency or 1) == load], experts))}
     if not sweeps:
         return None
     name = (engine or "").lower()

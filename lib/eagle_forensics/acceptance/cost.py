@@ -1,10 +1,11 @@
-"""How many draft steps pay: cycle time as a line over steps, and the step count with the most tokens/s on it.
+"""How many draft steps pay: the cost of a round over steps, and the step count with the most tokens/s on it.
 
-    cycle(k) = T0 + k s        T0: what a round costs before any draft; s: what one more draft step costs
-    best k   = argmax AL(k) / (T0 + k s)
+    dense target:         cycle(k) = T0 + k s                       T0: a round before any draft; s: one more draft step
+    mixture of experts:   cycle(k) = T0 + k s + e U(k + 1) / topk   U: distinct experts that the k + 1 verified tokens touch
+    best k   = argmax AL(k) / cycle(k)
 
-Not the k with the largest accept length, which only ever grows with k. The line is the dense-target form; a mixture of
-experts adds a term that grows with the distinct experts touched.
+Not the k with the largest accept length, which only ever grows with k. Three coefficients need four step counts; with three, a mixture's
+draft steps and experts are not told apart, and the cost is taken over the experts alone (the model of notebook 05).
 """
 
 from __future__ import annotations
@@ -17,34 +18,73 @@ import numpy as np
 from eagle_forensics import stats
 from eagle_forensics.acceptance.ceiling import cycle_ms
 from eagle_forensics.acceptance.runs import Run
+from eagle_forensics.evidence.experts import Experts
 
 DRAWS = 4000
+DENSE = Experts()
 
 
 @dataclass(frozen=True)
 class CycleFit:
-    """Cycle time over steps, in milliseconds."""
+    """Cost of a round over steps, in milliseconds."""
 
-    line: stats.Line
+    fit: stats.Linear
+    terms: tuple[str, ...]
+    """What the coefficients stand before: `fixed`, then `step`, `experts` or both."""
+    experts: Experts
     steps: tuple[int, ...]
     cycles_ms: tuple[float, ...]
     labels: tuple[str, ...]
 
-    @property
-    def fixed_ms(self) -> stats.Estimate:
-        return self.line.intercept
+    def coefficient(self, term: str) -> stats.Estimate | None:
+        """Milliseconds of a term; None where these runs do not fix it."""
+        return self.fit.coefficients[self.terms.index(term)] if term in self.terms else None
 
     @property
-    def step_ms(self) -> stats.Estimate:
-        return self.line.slope
+    def fixed_ms(self) -> stats.Estimate:
+        return self.fit.coefficients[0]
+
+    @property
+    def step_ms(self) -> stats.Estimate | None:
+        return self.coefficient("step")
+
+    @property
+    def experts_ms(self) -> stats.Estimate | None:
+        """Of reading as many experts as one token touches; None for a dense target."""
+        return self.coefficient("experts")
+
+    def at(self, steps: int) -> float:
+        return self.fit.at(_row(steps, self.terms, self.experts))
+
+    def draws(self, steps: Sequence[int], seed: int = 0) -> np.ndarray:
+        """Plausible cycles [DRAWS, steps]; the same draw for all step counts."""
+        return self.fit.draws(DRAWS, seed) @ np.array([_row(k, self.terms, self.experts) for k in steps]).T
 
     def tokens_per_second(self, steps: int, accept_length: float) -> float:
         """Tokens/s at `steps` for an accept length, on this cost line; what a fixed drafter would bring."""
-        return 1e3 * accept_length / self.line.at(steps)
+        return 1e3 * accept_length / self.at(steps)
 
     def break_even(self, steps: int, baseline_tokens_per_second: float) -> float:
         """Accept length at which `steps` pays."""
-        return self.line.at(steps) * baseline_tokens_per_second / 1e3
+        return self.at(steps) * baseline_tokens_per_second / 1e3
+
+    def text(self) -> str:
+        """`cycle = 8.35 + 1.016 x steps ms`."""
+        e = self.experts
+        words = {"step": "steps", "experts": f"(distinct experts of {e.count} / {e.per_token})"}
+        return f"cycle = {self.fixed_ms.value:.2f}" + "".join(
+            f" {'-' if c.value < 0 else '+'} {abs(c.value):.3f} x {words[t]}" for t, c in zip(self.terms[1:], self.fit.coefficients[1:], strict=True)) + " ms"
+
+    @property
+    def untold(self) -> str | None:
+        """Why the draft steps and the experts of a mixture are not told apart; None where they are, or for a dense target."""
+        if not self.experts.sparse:
+            return None
+        if self.step_ms is None:
+            return (f"{len(set(self.steps))} step counts do not fix three coefficients (fixed, per draft step, per expert): four are needed. "
+                    "All of the growth is put on the experts")
+        loose = [name for name, e in (("a draft step", self.step_ms), ("the experts", self.experts_ms)) if not e.excludes(0.0)]
+        return f"the cost of {' and of '.join(loose)} cannot be told from 0: over few steps both grow alike" if loose else None
 
 
 @dataclass(frozen=True)
@@ -89,16 +129,23 @@ class Sweep:
         return stats.interval_of(draws, value, len(self.fit.steps), "plausible cost lines and accept lengths")
 
 
-def fit_cycle(runs: Sequence[Run]) -> CycleFit:
-    """The cost line through runs of at least three step counts. Raises ValueError with fewer."""
+def fit_cycle(runs: Sequence[Run], experts: Experts = DENSE) -> CycleFit:
+    """The cost through runs of at least three step counts, with the routing of the target. Raises ValueError with fewer."""
     points = [(r, cycle_ms(r)) for r in runs if r.is_speculative and r.steps is not None]
     points = [(r, c) for r, c in points if c is not None]
     steps = [r.steps for r, _ in points]
     if len(set(steps)) < 3:
         raise ValueError(f"a cost line needs runs at 3 different step counts or more, got {sorted(set(steps))}; "
                          "measure the same prompts at two more values of steps")
+    terms = ("fixed", "step") if not experts.sparse else ("fixed", "experts") if len(set(steps)) == 3 else ("fixed", "step", "experts")
     cycles = [c.value for _, c in points]
-    return CycleFit(stats.line(steps, cycles), tuple(steps), tuple(cycles), tuple(r.label for r, _ in points))
+    fit = stats.linear([_row(k, terms, experts) for k in steps], cycles)
+    return CycleFit(fit, terms, experts, tuple(steps), tuple(cycles), tuple(r.label for r, _ in points))
+
+
+def _row(steps: int, terms: Sequence[str], experts: Experts) -> tuple[float, ...]:
+    values = {"fixed": 1.0, "step": float(steps), "experts": experts.load(steps + 1)}
+    return tuple(values[t] for t in terms)
 
 
 def accept_lengths(runs: Sequence[Run]) -> dict[int, stats.Estimate]:
@@ -129,10 +176,9 @@ def sweep(fit: CycleFit, lengths: Mapping[int, stats.Estimate], baseline: stats.
     count. Plausible lines are drawn around the fit, accept lengths uniformly inside their intervals; lines that cost nothing
     or less are dropped.
     """
-    fixed, slope = fit.line.draws(DRAWS, seed)
     rng = np.random.default_rng(seed + 1)
     ks = sorted(lengths)
-    cycles = fixed[:, None] + slope[:, None] * np.asarray(ks)
+    cycles = fit.draws(ks, seed)
     possible = (cycles > 0).all(axis=1)
     if not possible.any():
         raise ValueError("the cycle times fit no cost line with a positive time for every step count")

@@ -107,8 +107,7 @@ def steps_plot(sweep: Sweep) -> tuple[Figure, str, str]:
     ax.legend(loc="lower left" if min(values) > 0.5 * max(values) else "best", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9)
     alt = f"{title}. " + " ".join(f"{c.steps} steps: {c.tokens_per_second.value:.1f}." for c in sweep.choices)
     fit = sweep.fit
-    return fig, alt, (f"Cycle = {fit.fixed_ms.value:.2f} + {fit.step_ms.value:.3f} x steps ms, least squares over {len(fit.steps)} runs; "
-                      "tokens/s = accept length / cycle.")
+    return fig, alt, f"{fit.text().capitalize()}, least squares over {len(fit.steps)} runs; tokens/s = accept length / cycle."
 
 
 def speed_plot(tests: Sequence[Ceiling]) -> tuple[Figure, str, str]:

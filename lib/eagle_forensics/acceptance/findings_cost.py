@@ -16,6 +16,7 @@ from eagle_forensics.acceptance.advice import launch_arguments
 from eagle_forensics.acceptance.ceiling import Ceiling, Outcome
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.words import NOTEBOOK, listed, plural, spread
+from eagle_forensics.evidence.experts import Experts
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 
@@ -91,7 +92,7 @@ def _cannot_win(common: dict, test: Ceiling, figures: str, statement: str, thres
         next_step="Profile one round: verify in a CUDA graph or not, time of the all-reduces (notebook 05); then sweep the step count.")
 
 
-def steps(runs: Sequence[Run], configured: int | None = None) -> Finding:
+def steps(runs: Sequence[Run], configured: int | None = None, experts: Experts = _cost.DENSE) -> Finding:
     """Which number of draft steps serves best, and is it the configured one?"""
     common: dict[str, Any] = {"id": "acceptance.steps", "question": "Which number of draft steps gives the most tokens/s?",
                               "notebook": NOTEBOOK, "unit": "draft steps"}
@@ -108,7 +109,7 @@ def steps(runs: Sequence[Run], configured: int | None = None) -> Finding:
     if mixed:
         return Finding(**common, status=Status.INCONCLUSIVE, required=False, observed=counts, next_step=need,
                        statement=f"The runs differ in more than their steps ({listed(mixed)}): no cost line through them means anything.")
-    fit = _cost.fit_cycle(speculative)
+    fit = _cost.fit_cycle(speculative, experts)
     baselines, _ = _confounds.baseline_for(speculative[0], tuple(runs))
     base = _ceiling.hull([b.tokens_per_second for b in baselines]) if baselines else None
     speeds = {k: max(r.tokens_per_second.value for r in speculative if r.steps == k) for k in counts}
@@ -117,24 +118,24 @@ def steps(runs: Sequence[Run], configured: int | None = None) -> Finding:
     except ValueError as error:
         return Finding(**common, status=Status.INCONCLUSIVE, required=False, observed=counts, next_step=need, statement=f"No best step count: {error}.")
     best = found.best
-    line = f"cycle = {fit.fixed_ms.value:.2f} + {fit.step_ms.value:.3f} x steps ms"
+    line = fit.text()
     gain = f", {best.measured_speedup:.3f}x the baseline" if best.measured_speedup else ""
     summary = f"{plural(best.steps, 'step')} serve best ({best.tokens_per_second.value:.1f} tokens/s on the line{gain}; {line})"
-    detail = Evidence(note="; ".join(_choice_line(c) for c in found.choices))
+    detail = (Evidence(note="; ".join(_choice_line(c) for c in found.choices)), *((Evidence(note=fit.untold),) if fit.untold else ()))
     if base is not None and all(s < base.low for s in speeds.values()):
-        return Finding(**common, status=Status.INCONCLUSIVE, required=False, observed=best.steps, n=len(speculative), evidence=(detail,),
+        return Finding(**common, status=Status.INCONCLUSIVE, required=False, observed=best.steps, n=len(speculative), evidence=detail,
                        statement=f"Every measured step count loses to the baseline of {base.value:g} tokens/s ({line}): the number of steps is "
                        "not the lever here.", next_step="Settle cost and wiring first, then sweep the steps again.")
     if configured is None:
-        return Finding(**common, status=Status.SKIPPED, observed=best.steps, n=len(speculative), evidence=(detail,), remedy=_serve_with(best.steps, speculative),
+        return Finding(**common, status=Status.SKIPPED, observed=best.steps, n=len(speculative), evidence=detail, remedy=_serve_with(best.steps, speculative),
                        statement=f"{summary}. The launch line is not known, so there is no configured step count to hold against it.")
     if configured not in {c.steps for c in found.choices}:
-        return Finding(**common, status=Status.INCONCLUSIVE, observed=best.steps, evidence=(detail,), next_step=need,
+        return Finding(**common, status=Status.INCONCLUSIVE, observed=best.steps, evidence=detail, next_step=need,
                        statement=f"{summary}; the configured {plural(configured, 'step')} were not measured.")
     ratio = found.ratio(configured)
     if configured == best.steps or ratio.high >= 1:
         same = "as configured" if configured == best.steps else f"the configured {configured} cannot be told from it ({ratio.text()} of its tokens/s)"
-        return Finding(**common, status=Status.PASS, observed=best.steps, expected=configured, n=len(speculative), evidence=(detail,),
+        return Finding(**common, status=Status.PASS, observed=best.steps, expected=configured, n=len(speculative), evidence=detail,
                        statement=f"{summary}: {same}.")
     chosen = next(c for c in found.choices if c.steps == configured)
     return Finding(
@@ -147,7 +148,7 @@ def steps(runs: Sequence[Run], configured: int | None = None) -> Finding:
                               why_rejected="there every step count loses; here another one wins" if best.probability_wins and best.probability_wins > 0.95
                               else "not rejected"),
         refuted_by=f"Interleaved repeats in which {plural(configured, 'step')} reach the tokens/s of {best.steps}.",
-        evidence=(detail,), remedy=_serve_with(best.steps, speculative),
+        evidence=detail, remedy=_serve_with(best.steps, speculative),
         predicted_effect=f"{1 / ratio.value:.3f}x the tokens/s of {plural(configured, 'step')} (interval {1 / ratio.high:.3f} to {1 / ratio.low:.3f})",
         next_step="Confirm with a fresh run at the recommended steps; repeat the sweep for every concurrency that matters.")
 

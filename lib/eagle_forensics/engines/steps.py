@@ -20,7 +20,7 @@ STEPS_KEY = "num_speculative_tokens"
 MOVES = {"sglang": ("speculative_adaptive", "speculative_adaptive_config"), "vllm": ("num_speculative_tokens_per_batch_size",)}
 """What changes the number of steps by itself: SGLang's flags, vLLM's keys of the speculative config."""
 SHORT = {"-sc": "--speculative-config"}
-"""vLLM's short spelling (0.33.0 engine/arg_utils.py)."""
+"""vLLM's short spelling (0.32.0 engine/arg_utils.py:1828)."""
 
 
 def speculating_engine(argv: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 from eagle_forensics import show
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.decode_log import DecodeLog, read_decode_log
+from eagle_forensics.evidence.experts import experts
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.nccl_logs import read_nccl_log
 from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Topology, Trace
@@ -269,7 +270,7 @@ def _best_steps(work: Work) -> int | None:
 
 def _cost(measured: tuple[tokens.Round, ...], config: Mapping[str, Any] | None) -> tokens.Cost | None:
     try:
-        return tokens.cost(measured, tokens.experts(config)) if config is not None else None
+        return tokens.cost(measured, experts(config)) if config is not None else None
     except ValueError:
         return None
 

@@ -1,7 +1,6 @@
 """What is a faster all-reduce worth in tokens per second, at which number of steps, and is communication the lever at all?
 
-    round(N) = F + e U(N) / k        N = steps + 1 tokens verified
-    U(t)     = E (1 - (1 - k/E)^t)   distinct experts of E that t tokens with k each touch, iid: an upper bound
+    round(N) = F + e U(N) / k        N = steps + 1 tokens verified, U the distinct experts they touch (`evidence.experts`)
 
 For a dense target U(N)/k is N. Rounds come from notebook 04's record: cycle = accept length / (tokens/s). Plain decode sends
 the same messages, so a faster all-reduce speeds up the baseline too: both are shown.
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle_forensics import stats
+from eagle_forensics.evidence.experts import Experts
 from eagle_forensics.nccl.sizes import MessagePlan
 
 
@@ -31,20 +31,6 @@ class Round:
     @property
     def tokens(self) -> int:
         return self.steps + 1
-
-
-@dataclass(frozen=True)
-class Experts:
-    """How a mixture of experts routes; one expert of one for a dense target."""
-
-    count: int = 1
-    per_token: int = 1
-
-    def load(self, tokens: float) -> float:
-        """Distinct experts that `tokens` touch, over those that one touches; the tokens themselves for a dense target."""
-        if self.count <= self.per_token:
-            return tokens
-        return distinct_experts(tokens, self.count, self.per_token) / self.per_token
 
 
 @dataclass(frozen=True)
@@ -93,19 +79,6 @@ class Worth:
     def confounded_speedup(self) -> float:
         """Over the old baseline: what a comparison under two environments would show."""
         return self.tokens_per_second.value / self.round.baseline.value
-
-
-def distinct_experts(tokens: float, experts: int, per_token: int) -> float:
-    """Expected number of different experts among `tokens` that choose `per_token` of `experts` each, independently."""
-    return experts * (1 - (1 - per_token / experts) ** tokens)
-
-
-def experts(config: Mapping[str, Any]) -> Experts:
-    """Routing of a target's config.json; dense if it names no experts."""
-    text = {**config, **(config.get("text_config") or {})}
-    count = next((text[k] for k in ("n_routed_experts", "num_experts", "num_local_experts") if isinstance(text.get(k), int)), 1)
-    per_token = text.get("num_experts_per_tok")
-    return Experts(count, per_token) if isinstance(per_token, int) and 0 < per_token < count else Experts()
 
 
 def rounds(record: Mapping[str, Any] | None) -> tuple[Round, ...]:
