@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,62 +39,34 @@ WORDS = {
 
 LIVE = ("broken", "fixed")
 """Variants that a real SGLang serves; the others are another engine's or another system's."""
-PROMPTS, TOKENS = stats.SEQUENTIAL_LEAST, 48
-"""Asked live, each with and without speculation: as many as an interval needs to hold what it says, in two to three minutes a case on two idle cores."""
+PROMPTS, TOKENS = stats.SEQUENTIAL_LEAST, 32
+"""Asked live, each with and without speculation: as many as an interval needs to hold what it says, in under two minutes a case on two idle cores."""
 MAKE_ENV = "`make sglang-env` (2.6 GB on disk, 2 minutes)"
 
 
 def demonstrate(out: Path | None = None, *, live: bool = False) -> int:
-    """Run all variants and print their comparison, `live` on a real SGLang too where its environment exists.
+    """Run all variants and print their comparison, `live` on a real SGLang too where it is installed and starts.
 
-    Exit code 0 if every variant reached the verdict it was built for, else 3.
+    Exit code 0 if every variant reached the verdict it was built for, else 3; 130 if it was interrupted.
     """
-    console = Console(highlight=False)
-    python = servers.sglang_python() if live else None
-    if live and python is None:
-        console.print(f"  live: no SGLang here, so nothing is measured on a real server; {MAKE_ENV} makes one, then run the demo again.", markup=False, soft_wrap=True)
-    if python is None:
-        return _tell(console, out, {})
-    cases.prepare(progress=lambda line: console.print(f"  {line}", markup=False))
-    target, own = cases.case_file("broken").parent / "target", root() / "live"
-    plain = servers.sglang(python, target)
-    console.print("  live: starting a real SGLang 0.5.23 on the CPU without speculation", markup=False)
-    with ExitStack() as stack:
-        try:
-            baseline = stack.enter_context(serving(plain.command, own / "baseline.log", env=plain.env))
-        except ServeError as error:
-            console.print(f"  live: {error}", markup=False, soft_wrap=True)
-            return Verdict.ERROR.exit_code
-        console.print(f"  live: ready after {baseline.ready_s:.0f} s; each case starts its own server with speculation", markup=False)
-        measured = {"overrides": {"serving.baseline_url": baseline.url}, "parameters": {
-            "prompts": str(servers.held_out_prompts(own / "prompts.jsonl", PROMPTS)), "max_tokens": TOKENS, "half_width": 0.0}}
-        launches = {name: servers.sglang(python, target, root() / "cases" / name / "drafter").line for name in LIVE}
-        return _tell(console, out, {name: {**measured, "parameters": measured["parameters"] | {"launch": launches[name]}} for name in LIVE})
-
-
-def _tell(console: Console, out: Path | None, more: dict[str, dict[str, Any]]) -> int:
-    """The story; `more`: what else a variant's run is given."""
-    began = time.monotonic()
+    began, console = time.monotonic(), Console(highlight=False)
     console.print("[bold]Eagle Forensics demo[/bold] – real target, really trained EAGLE-3 drafter, real hidden states")
     cases.prepare(progress=lambda line: console.print(f"  {line}", markup=False))
     results: dict[str, RunResult] = {}
     edits: list[Edit] = []
-    for number, name in enumerate(EXPECTED, 1):
-        console.print(f"\n[bold]{number}/{len(EXPECTED)} {name}[/bold] – {WORDS[name]}")
-        case_file = cases.build("fixed", edits=edits) if name == "fixed" else cases.case_file(name)
-        try:
-            results[name] = run_case(case_file, out=out, progress=to_stream(indent="  "), **more.get(name, {}))
-        except RunInterrupted as stop:
-            console.print(f"\n{stop}", markup=False, soft_wrap=True)
-            return INTERRUPTED
-        diagnosis = _diagnosis(results[name])
-        console.print(f"  {results[name].verdict}  {diagnosis['headline']}", markup=False, style="bold")
-        if name == "broken":
-            edits = [Edit.model_validate(e) for fault in diagnosis["faults"] for e in fault["edits"]]
-            for edit in edits:
-                console.print(f"  fix as printed: {edit.file}: {edit.key} = {json.dumps(edit.value)}", markup=False)
-    same = [results[n].run_dir for n in ("broken", "fixed", "vllm-shift")]  # one drafter; the incident is another system
-    comparison = write_comparison(same, results["fixed"].run_dir.parent / "demo-comparison.html")
+    try:
+        with _real_server(console) if live else nullcontext({}) as more:
+            for name in LIVE:
+                results[name] = _run(console, name, out, edits, more.get(name, {}))
+                edits = _fix(console, results[name]) if name == "broken" else edits
+        for name in EXPECTED:
+            if name not in results:
+                results[name] = _run(console, name, out, edits, {})
+    except RunInterrupted as stop:
+        console.print(f"\n{stop}", markup=False, soft_wrap=True)
+        return INTERRUPTED
+    comparison = write_comparison([results[n].run_dir for n in ("broken", "fixed", "vllm-shift")],  # one drafter; the incident is another system
+                                  results["fixed"].run_dir.parent / "demo-comparison.html")
     console.print()
     console.print(_table(results))
     for name, result in results.items():
@@ -105,8 +78,53 @@ def _tell(console: Console, out: Path | None, more: dict[str, dict[str, Any]]) -
         console.print(f"\nThe demo did not end as it should after {took:.0f} s: "
                       + ", ".join(f"{n} is {results[n].verdict}, expected {EXPECTED[n]}" for n in wrong), style="bold red", markup=False)
         return Verdict.ERROR.exit_code
-    console.print(f"\nDone in {took:.0f} s: the broken link was named, the printed fix was applied, the fixed case passes.", style="bold green")
+    said = " and measured on a real server" if any(map(_live, results.values())) else ""
+    console.print(f"\nDone in {took:.0f} s: the broken link was named, the printed fix was applied{said}, the fixed case passes.", style="bold green")
     return 0
+
+
+def _run(console: Console, name: str, out: Path | None, edits: Sequence[Edit], more: Mapping[str, Any]) -> RunResult:
+    """One variant; `more`: what else its run is given."""
+    console.print(f"\n[bold]{list(EXPECTED).index(name) + 1}/{len(EXPECTED)} {name}[/bold] – {WORDS[name]}")
+    case_file = cases.build("fixed", edits=edits) if name == "fixed" else cases.case_file(name)
+    result = run_case(case_file, out=out, progress=to_stream(indent="  "), **more)
+    console.print(f"  {result.verdict}  {_diagnosis(result)['headline']}", markup=False, style="bold")
+    return result
+
+
+def _fix(console: Console, broken: RunResult) -> list[Edit]:
+    """The edits that the broken run printed."""
+    edits = [Edit.model_validate(e) for fault in _diagnosis(broken)["faults"] for e in fault["edits"]]
+    for edit in edits:
+        console.print(f"  fix as printed: {edit.file}: {edit.key} = {json.dumps(edit.value)}", markup=False)
+    return edits
+
+
+@contextmanager
+def _real_server(console: Console) -> Iterator[Mapping[str, Mapping[str, Any]]]:
+    """What the runs of the served variants are given: a server without speculation that all share, and the command of each one's own.
+
+    Nothing, with the reason on the screen, where there is no SGLang or it does not start.
+    """
+    python = servers.sglang_python()
+    if python is None:
+        console.print(f"  live: no SGLang here, so nothing is measured on a real server; {MAKE_ENV} makes one.", markup=False, soft_wrap=True)
+        yield {}
+        return
+    target, own = cases.case_file("broken").parent / "target", root() / "live"
+    plain = servers.sglang(python, target)
+    console.print("  live: starting a real SGLang 0.5.23 on the CPU without speculation", markup=False)
+    with ExitStack() as stack:
+        try:
+            baseline = stack.enter_context(serving(plain.command, own / "baseline.log", env=plain.env))
+        except ServeError as error:
+            console.print(f"  live: {error} The demo goes on without a real server.", markup=False, soft_wrap=True)
+            yield {}
+            return
+        console.print(f"  live: ready after {baseline.ready_s:.0f} s; each case starts its own server with speculation", markup=False)
+        measured = {"prompts": str(servers.held_out_prompts(own / "prompts.jsonl", PROMPTS)), "max_tokens": TOKENS, "half_width": 0.0}
+        yield {name: {"overrides": {"serving.baseline_url": baseline.url},
+                      "parameters": measured | {"launch": servers.sglang(python, target, root() / "cases" / name / "drafter").line}} for name in LIVE}
 
 
 def _diagnosis(result: RunResult) -> dict[str, Any]:
