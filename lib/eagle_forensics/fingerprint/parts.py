@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
-from eagle_forensics.evidence.records import Target
+from eagle_forensics.evidence.records import Target, TensorInfo
 
 BLOCK_BYTES = 64 << 20
 """Float32 bytes of head rows held at once."""
 MLP_BYTES = 1 << 30
 """Float32 bytes of one layer's MLP above which it is not loaded."""
 
-Blocks = Callable[[], Iterator[tuple[int, torch.Tensor]]]
-"""Gives (first row, `[rows, H]` float32) of a table, block after block."""
+@dataclass(frozen=True)
+class Head:
+    """The output head, read block by block."""
+
+    table: TensorInfo
+
+    def blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """(first row, `[rows, H]` float32), one block after the other."""
+        from eagle_forensics.evidence.tensors import load_tensor
+
+        rows, width = self.table.shape
+        step = max(1, BLOCK_BYTES // (4 * width))
+        for start in range(0, rows, step):
+            yield start, load_tensor(self.table, rows=range(start, min(start + step, rows))).to(torch.float32)
 
 
 @dataclass(frozen=True)
@@ -40,21 +52,11 @@ class GatedMlp:
         return inner @ self.down[:, columns].T
 
 
-def head_blocks(target: Target) -> Blocks | None:
-    """The output head (the embedding where both are tied) in blocks; None without one."""
+def head_of(target: Target) -> Head | None:
+    """The output head (the embedding where both are tied); None without one."""
     name = "lm_head.weight" if "lm_head.weight" in target.tensors else "embed_tokens.weight" if target.config.get("tie_word_embeddings") else None
-    info = target.tensors.get(name) if name else None
-    if info is None or len(info.shape) != 2:
-        return None
-
-    def blocks() -> Iterator[tuple[int, torch.Tensor]]:
-        from eagle_forensics.evidence.tensors import load_tensor
-
-        step = max(1, BLOCK_BYTES // (4 * info.shape[1]))
-        for start in range(0, info.shape[0], step):
-            yield start, load_tensor(info, rows=range(start, min(start + step, info.shape[0]))).to(torch.float32)
-
-    return blocks
+    table = target.tensors.get(name) if name else None
+    return Head(table) if table is not None and len(table.shape) == 2 else None
 
 
 def gated_mlp(target: Target, layer: int) -> GatedMlp | None:

@@ -12,7 +12,7 @@ import torch
 
 from eagle_forensics.boundary import Boundary
 from eagle_forensics.evidence.records import EvidenceError, Sample, Target
-from eagle_forensics.fingerprint.parts import Blocks, GatedMlp, gated_mlp, head_blocks
+from eagle_forensics.fingerprint.parts import GatedMlp, Head, gated_mlp, head_of
 
 BUDGET_BYTES = 256 << 20
 """Float32 bytes of dump rows held at once; further samples are counted, not read."""
@@ -121,8 +121,8 @@ class Weights:
     norm: torch.Tensor | None = None
     """Weight of the final norm as it multiplies, `[H]` float32 (1 + w where the model says so)."""
     eps: float = 1e-6
-    head: Blocks | None = None
-    """The output head in blocks of rows."""
+    head: Head | None = None
+    """The output head."""
     mlp: Callable[[int], GatedMlp | None] | None = None
     """Layer to its MLP, where it is one that can be computed here."""
 
@@ -145,7 +145,7 @@ def weights_of(target: Target) -> Weights:
         embed=(lambda ids: load_tensor(table, rows=[int(i) for i in ids]).to(torch.float32)) if table else None,
         embedding_factor=target.embedding_factor,
         norm=weight + 1 if weight is not None and target.norm_plus_one else weight, eps=target.eps,
-        head=head_blocks(target), mlp=lambda layer: gated_mlp(target, layer),
+        head=head_of(target), mlp=lambda layer: gated_mlp(target, layer),
     )
 
 
