@@ -8,6 +8,7 @@ not exist is *not* an error here: `missing_evidence` lists it, and the notebook 
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,13 @@ from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, ValidationError, 
 SCHEMA = 1
 MAX_BYTES = 1 << 18
 """A case file names evidence, it does not hold it: the largest real one has a few KiB."""
+
+
+def url_of(path: str | Path) -> str | None:
+    """The fsspec URL (`s3://bucket/dump`) that a path of the case spells, None for a path on this machine. pathlib takes one of the slashes."""
+    text = str(path)
+    found = re.match(r"([a-z][a-z0-9+.-]+):/+(?=[^/])", text)
+    return f"{found[1]}://{text[found.end():]}" if found and found[1] not in ("file", "local") else None
 
 
 class CaseError(ValueError):
@@ -51,7 +59,7 @@ class Dump(_Part):
     """A folder of recorded hidden states."""
 
     path: Path
-    """Folder or file."""
+    """Folder or file; or an fsspec URL (`s3://...`) where its file system is installed."""
     format: str = "auto"
     """`auto` recognises the format by content; a name forces it."""
 
@@ -341,7 +349,7 @@ def _resolve(part: BaseModel, base: Path) -> Any:
 
 def _exists(path: Path) -> bool:
     try:
-        return path.exists()
+        return url_of(path) is not None or path.exists()
     except OSError:  # a name too long for the file system
         return False
 
@@ -360,4 +368,4 @@ def _absolute(path: Path, base: Path) -> Path:
         path = path.expanduser()
     except RuntimeError:
         raise CaseError(f"{path}: there is no home folder of that user. Write the path out in the case file.") from None
-    return path if path.is_absolute() else (base / path)
+    return path if path.is_absolute() or url_of(path) else (base / path)

@@ -82,7 +82,7 @@ def test_a_bad_file_of_a_folder_is_reported_and_the_rest_is_read(tmp_path):
     ("a.json", "{", "no readable JSON"),
     ("a.json", "{}", "return_hidden_states"),
     ("a.json", '{"meta_info": {"hidden_states": [[1.0, 2.0]]}}', "prompt's states have the shape"),
-    ("a.json", '{"meta_info": {"hidden_states": [[[1.0], [2.0, 3.0]]]}}', "reply 0"),
+    ("a.json", '{"meta_info": {"hidden_states": [[[1.0], [2.0, 3.0]]]}}', r"a\.json\[0\]: expected sequence"),
     ("a.pt", "junk", "no zip archive"),
     ("a.safetensors", "junk", "8-byte header"),
 ])

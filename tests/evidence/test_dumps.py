@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from eagle_forensics.evidence import dumps
+from eagle_forensics.evidence import listing
 from eagle_forensics.evidence.dumps import find_dump, iter_samples, read_sample
 from eagle_forensics.evidence.records import EvidenceError
 
@@ -242,7 +242,7 @@ def test_a_link_back_into_the_dump_is_followed_once(tmp_path):
 
 
 def test_a_link_out_into_a_file_system_ends_in_a_message(tmp_path, monkeypatch):
-    monkeypatch.setattr(dumps, "BARE_FOLDERS", 5)
+    monkeypatch.setattr(listing, "BARE_FOLDERS", 5)
     write_v1(tmp_path / "dump", 1)
     for i in range(9):
         (tmp_path / "elsewhere" / str(i)).mkdir(parents=True)

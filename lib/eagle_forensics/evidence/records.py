@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from eagle_forensics.evidence.remote import Remote
+
 
 class EvidenceError(ValueError):
     """Evidence that cannot be read; the message names the file, what was expected and what to do."""
@@ -150,6 +152,20 @@ class Plane:
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """What a recording says about where its states come from; None: it does not say."""
+
+    engine: str | None = None
+    """`vllm`, `sglang`."""
+    dtype: str | None = None
+    """Type the planes are stored in (`bfloat16`, `float8_e4m3fn`), before scales are applied."""
+    path_kind: str | None = None
+    """`eager` where the recorder forces that execution path."""
+    forward_pass: int | None = None
+    """Number of the forward pass."""
+
+
+@dataclass(frozen=True)
 class Sample:
     """One training or capture sample: unshifted, planes apart."""
 
@@ -164,6 +180,7 @@ class Sample:
     """Tensor-parallel rank that wrote it, where the file tells; samples of one `sample_id` and several ranks are copies of one recording."""
     ranks: int | None = None
     """Number of tensor-parallel ranks, where the file tells."""
+    provenance: Provenance = Provenance()
 
 
 @dataclass(frozen=True)
@@ -174,12 +191,18 @@ class DumpInfo:
     format: str
     """`speculators_v1`, `vllm_extract`, ..."""
     files: tuple[Path, ...]
-    """Sample files in order."""
+    """The file of every sample, in order; a file that holds several is listed once for each."""
     labels: tuple[str, ...] | None
     """Plane labels of a manifest (`planes: [embed, layer2, ...]`), in file order."""
     layer_ids: tuple[int, ...] | None
     """Ids of a `data_config.json`, where one exists."""
     notes: tuple[str, ...] = ()
+    members: tuple[int, ...] = ()
+    """Number of the sample inside its file, entry by entry with `files`; empty where every file is one sample."""
+    widths: tuple[int, ...] = ()
+    """Widths of the planes of a sample, in slot order."""
+    remote: Remote | None = None
+    """Where files that are not here yet come from."""
 
 
 @dataclass(frozen=True)
