@@ -143,7 +143,7 @@ def _shifts(x: torch.Tensor, patch: Patch, at: np.ndarray) -> Iterator[Candidate
     for shift in SHIFTS:
         inside = (at + shift >= 0) & (at + shift < len(patch))
         own, source = at[inside], at[inside] + shift
-        same = (patch.sequence[own] == patch.sequence[source]) & (patch.position[source] > 0)
+        same = (patch.sequence[own] == patch.sequence[source]) & (patch.position[own] + shift == patch.position[source]) & (patch.position[source] > 0)
         where = f"{abs(shift)} token{'s' if abs(shift) > 1 else ''} {'later' if shift > 0 else 'earlier'}"
         for boundary, h in patch.states.items():
             yield boundary, f"each row holds the state of the position {where}", x[own[same]], h[source[same]]

@@ -77,16 +77,16 @@ class Identification:
     notes: tuple[str, ...] = field(default=())
 
 
-def identify(samples: Iterable[Sample], *, bank: Bank | None = None, weights: Weights | None = None, layers: int | None = None,
+def identify(samples: Iterable[Sample] | Rows, *, bank: Bank | None = None, weights: Weights | None = None, layers: int | None = None,
              labels: Sequence[str] | None = None) -> Identification:
-    """Say of every slot of `samples` (one dump or one capture) which state of the target it holds.
+    """Say of every slot of `samples` (of one dump or one capture, or their rows) which state of the target it holds.
 
     `bank`: the target's states for the same tokens; `weights`: see `rows.weights_of`; `layers`: L; `labels`: a manifest's. All optional:
     without bank and weights, equal rows of equal tokens still prove the embedding and norms hint at the depth.
     Raises EvidenceError if no sample can be used.
     """
     weights = weights or Weights()
-    rows = collect(samples, labels=labels)
+    rows = samples if isinstance(samples, Rows) else collect(samples, labels=labels)
     notes = list(rows.notes)
     reference = table = None
     if bank is not None:

@@ -98,15 +98,16 @@ def match(reference: Reference) -> MatchTable:
     overall = np.full((slots, len(boundaries)), np.nan)
     for j, boundary in enumerate(boundaries):
         h = reference.at(boundary)
-        norms[j] = measure.token_norms(h)
+        size = h.norm(dim=-1)
+        norms[j] = size.numpy()
         for slot, x in enumerate(rows.planes):
             if x.shape != h.shape or not health[slot].usable.any():
                 continue
-            errors[slot, j] = measure.token_errors(x, h)
+            errors[slot, j] = measure.errors_to(x, h, size)
             cosines[slot, j] = measure.token_cosines(errors[slot, j], own[slot], norms[j])
             use = health[slot].usable
-            size = norms[j].astype(float)
-            overall[slot, j] = np.sqrt(np.sum((errors[slot, j][use] * size[use]) ** 2) / max(np.sum(size[use] ** 2), 1e-30))
+            weight = norms[j].astype(float)[use]
+            overall[slot, j] = np.sqrt(np.sum((errors[slot, j][use] * weight) ** 2) / max(np.sum(weight**2), 1e-30))
     sink = measure.sinks(norms)
     matches, tokens = [], []
     medians, middle_cosines = np.full((slots, len(boundaries)), np.nan), np.full((slots, len(boundaries)), np.nan)

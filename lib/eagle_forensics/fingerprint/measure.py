@@ -15,16 +15,23 @@ from eagle_forensics import stats
 from eagle_forensics.fingerprint.calibration import THRESHOLDS
 from eagle_forensics.fingerprint.rows import Rows
 
-CHUNK = 4096
+CHUNK_BYTES = 256 << 10
+"""Float32 bytes of one side compared at a time: what stays in a core's own cache (4096 rows of 576 at once were 2 times slower)."""
 
 
 def token_errors(x: torch.Tensor, reference: torch.Tensor) -> np.ndarray:
     """Per token |x - reference| / |reference|, `[N]`, for `[N, H]` tensors; 0 where both rows are zero."""
-    parts = []
-    for start in range(0, len(x), CHUNK):
-        a, b = x[start:start + CHUNK], reference[start:start + CHUNK]
-        parts.append(torch.nan_to_num((a - b).norm(dim=-1) / b.norm(dim=-1), nan=0.0, posinf=torch.inf))
-    return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+    return errors_to(x, reference, reference.norm(dim=-1))
+
+
+def errors_to(x: torch.Tensor, reference: torch.Tensor, norms: torch.Tensor) -> np.ndarray:
+    """`token_errors` with the norms of the reference's rows, `[N]`, known."""
+    if not len(x):
+        return np.empty(0, np.float32)
+    distance, step = torch.empty(len(x)), max(1, CHUNK_BYTES // (4 * x.shape[1]))
+    for start in range(0, len(x), step):
+        torch.linalg.vector_norm(x[start:start + step] - reference[start:start + step], dim=-1, out=distance[start:start + step])
+    return torch.nan_to_num(distance / norms, nan=0.0, posinf=torch.inf).numpy()
 
 
 def token_cosines(errors: np.ndarray, x_norms: np.ndarray, norms: np.ndarray) -> np.ndarray:

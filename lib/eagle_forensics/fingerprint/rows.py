@@ -14,8 +14,14 @@ from eagle_forensics.boundary import Boundary
 from eagle_forensics.evidence.records import EvidenceError, Sample, Target
 from eagle_forensics.fingerprint.parts import GatedMlp, Head, gated_mlp, head_of
 
-BUDGET_BYTES = 256 << 20
+BUDGET_BYTES = 96 << 20
 """Float32 bytes of dump rows held at once; further samples are counted, not read."""
+ROWS = 256
+"""Rows of one sample that are compared: tokens of a text are alike, so medians gain from more samples, not from more tokens."""
+SPREAD = 16
+"""Samples that shall have room in the budget: of wide states fewer rows a sample are read."""
+BLOCK = 32
+"""Consecutive rows read together: neighbours tell a shift by tokens, and a disk reads them at once."""
 
 
 class Bank(Protocol):
@@ -46,6 +52,18 @@ class Rows:
     """Ids of the samples read."""
     notes: tuple[str, ...] = ()
     """Samples left out, and why."""
+    texts: tuple[torch.Tensor, ...] = ()
+    """Token ids of every sample up to its last row that is compared, `[T]`: what a bank is made from; empty without token ids."""
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """Width of every slot."""
+        return tuple(p.shape[1] for p in self.planes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all planes."""
+        return sum(p.nbytes for p in self.planes)
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -58,57 +76,79 @@ class Rows:
 
 
 def collect(samples: Iterable[Sample], *, labels: Sequence[str] | None = None, budget: int = BUDGET_BYTES) -> Rows:
-    """The rows of several samples of one dump. `labels` (a manifest's) replace the labels of the planes.
+    """The rows of several samples of one dump, one sample in memory at a time. `labels` (a manifest's) replace the labels of the planes.
 
     Samples whose planes differ in number or width from the most common layout, or in length from their tokens, are left out
     and named in the notes. Raises EvidenceError if no sample is left.
     """
+    parts: list[Rows] = []
+    notes: list[str] = []
     samples = list(samples)
-    layout, _ = (Counter(_layout(s) for s in samples).most_common(1) or [((), 0)])[0]
-    with_tokens = any(s.input_ids is not None for s in samples)
-    kept, notes, used = [], [], 0
     for number, sample in enumerate(samples):
-        reason = _unusable(sample, layout, with_tokens)
-        if reason:
-            notes.append(f"{sample.sample_id} left out: {reason}")
+        try:
+            part = cut(sample, budget=budget)
+        except EvidenceError as error:
+            notes.append(str(error))
             continue
-        size = 4 * sum(p.data.numel() for p in sample.planes)
-        if kept and used + size > budget:
-            notes.append(f"{len(samples) - number} further samples not read: {used >> 20} MiB of rows are enough for the medians")
+        if parts and sum(p.nbytes for p in parts) + part.nbytes > budget:
+            notes.append(f"{len(samples) - number} further samples not read: {sum(p.nbytes for p in parts) >> 20} MiB of rows are enough for the medians")
             break
-        kept.append(sample)
-        used += size
+        parts.append(part)
+    return join(parts, labels=labels, notes=notes)
+
+
+def cut(sample: Sample, *, budget: int = BUDGET_BYTES, reach: int | None = None) -> Rows:
+    """The rows of one sample that are compared, copied out of its file: all of a short sample, else blocks spread over it.
+
+    `reach`: positions from there on are not looked at (a bank computed for them would cost their whole past).
+    Raises EvidenceError for planes that are not [T, W] of one length, or token ids of another.
+    """
+    lengths = sorted({len(p.data) for p in sample.planes if p.data.ndim == 2})
+    if not sample.planes or any(p.data.ndim != 2 for p in sample.planes):
+        raise EvidenceError(f"{sample.sample_id} left out: its planes are not [T, H]")
+    if len(lengths) > 1 or lengths == [0]:
+        raise EvidenceError(f"{sample.sample_id} left out: its planes have {lengths} rows")
+    if sample.input_ids is not None and len(sample.input_ids) != lengths[0]:
+        raise EvidenceError(f"{sample.sample_id} left out: {len(sample.input_ids)} token ids for {lengths[0]} rows")
+    row_bytes = 4 * sum(p.data.shape[1] for p in sample.planes)
+    position = picked(min(lengths[0], reach or lengths[0]), max(BLOCK, min(ROWS, budget // (SPREAD * max(row_bytes, 1)))))
+    at = torch.as_tensor(position)
+    ids = None if sample.input_ids is None else torch.as_tensor(sample.input_ids[: int(position[-1]) + 1], dtype=torch.int64).clone()
+    return Rows(tuple(p.data[at].to(torch.float32) for p in sample.planes), tuple(p.label for p in sample.planes), None if ids is None else ids[at],
+                np.zeros(len(position), int), position, (sample.sample_id,), texts=() if ids is None else (ids,))
+
+
+def picked(length: int, most: int) -> np.ndarray:
+    """Positions of at most `most` rows out of `length`: blocks of `BLOCK`, the first one always, the others drawn (always the same for a length)."""
+    if length <= most:
+        return np.arange(length)
+    others = 1 + np.random.default_rng(length).choice(length // BLOCK - 1, max(1, most // BLOCK) - 1, replace=False)
+    return (np.sort(np.append(others, 0))[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
+
+
+def join(parts: Sequence[Rows], *, labels: Sequence[str] | None = None, notes: Sequence[str] = ()) -> Rows:
+    """Rows of single samples as one; those of another layout than most, and those without token ids where others have them, are left out."""
+    layout = Counter(p.layout for p in parts).most_common(1)[0][0] if parts else ()
+    with_tokens = any(p.tokens is not None for p in parts)
+    notes, kept = list(notes), []
+    for part in parts:
+        if part.layout != layout:
+            notes.append(f"{part.samples[0]} left out: its planes have widths {part.layout}, the others {layout}")
+        elif with_tokens and part.tokens is None:
+            notes.append(f"{part.samples[0]} left out: no token ids for {len(part)} rows")
+        else:
+            kept.append(part)
     if not kept:
         raise EvidenceError("no sample with hidden states can be compared"
                             + (f" ({'; '.join(notes[:3])})" if notes else ": none was given")
                             + ". Expected planes [T, H] with one row a token; check training.dump or captures of the case.")
-    lengths = [len(s.planes[0].data) for s in kept]
     return Rows(
-        planes=tuple(torch.cat([s.planes[slot].data.to(torch.float32) for s in kept]) for slot in range(len(layout))),
-        labels=tuple(labels) if labels is not None and len(labels) == len(layout) else tuple(p.label for p in kept[0].planes),
-        tokens=torch.cat([torch.as_tensor(s.input_ids, dtype=torch.int64) for s in kept]) if with_tokens else None,
-        sequence=np.repeat(np.arange(len(kept)), lengths),
-        position=np.concatenate([np.arange(n) for n in lengths]),
-        samples=tuple(s.sample_id for s in kept), notes=tuple(notes),
+        planes=tuple(torch.cat([p.planes[slot] for p in kept]) for slot in range(len(layout))),
+        labels=tuple(labels) if labels is not None and len(labels) == len(layout) else kept[0].labels,
+        tokens=torch.cat([p.tokens for p in kept]) if with_tokens else None,
+        sequence=np.repeat(np.arange(len(kept)), [len(p) for p in kept]), position=np.concatenate([p.position for p in kept]),
+        samples=tuple(s for p in kept for s in p.samples), notes=tuple(notes), texts=tuple(t for p in kept for t in p.texts),
     )
-
-
-def _layout(sample: Sample) -> tuple[int, ...]:
-    return tuple(p.data.shape[-1] if p.data.ndim == 2 else -1 for p in sample.planes)
-
-
-def _unusable(sample: Sample, layout: tuple[int, ...], with_tokens: bool) -> str | None:
-    if not sample.planes or any(p.data.ndim != 2 for p in sample.planes):
-        return "its planes are not [T, H]"
-    if _layout(sample) != layout:
-        return f"its planes have widths {_layout(sample)}, the others {layout}"
-    lengths = {len(p.data) for p in sample.planes}
-    if len(lengths) > 1 or lengths == {0}:
-        return f"its planes have {sorted(lengths)} rows"
-    if with_tokens and (sample.input_ids is None or len(sample.input_ids) != min(lengths)):
-        have = "no token ids" if sample.input_ids is None else f"{len(sample.input_ids)} token ids"
-        return f"{have} for {min(lengths)} rows"
-    return None
 
 
 @dataclass(frozen=True)
@@ -162,19 +202,21 @@ class Reference:
             raise EvidenceError("the dump has no token ids, so its rows cannot be found in the bank. "
                                 "Capture input_ids with the states, or run the tests that need no bank.")
         self.bank, self.weights, self.layers = bank, weights, layers
-        self._parts: list[tuple[int, int]] = []
+        self._parts: list[tuple[int, torch.Tensor]] = []
         index: list[np.ndarray] = []
         sequences = [torch.as_tensor(s, dtype=torch.int64) for s in bank.sequences]
         for sample in np.unique(rows.sequence):
             at = np.flatnonzero(rows.sequence == sample)
-            shared, number = max(((_common(rows.tokens[at], s), -j) for j, s in enumerate(sequences)), default=(0, 0))
+            position, tokens = torch.as_tensor(rows.position[at]), rows.tokens[at]
+            shared, number = max(((_common(tokens, position, s), -j) for j, s in enumerate(sequences)), default=(0, 0))
             if shared >= min(8, len(at)):
-                self._parts.append((-number, shared))
+                self._parts.append((-number, position[:shared]))
                 index.append(at[:shared])
         if not index:
             raise EvidenceError(f"none of the {len(rows.samples)} samples starts with the tokens of one of the bank's "
                                 f"{len(sequences)} sequences. Make the bank from the tokens of this dump.")
-        self.rows = rows.take(np.concatenate(index))
+        found = np.concatenate(index)
+        self.rows = rows if len(found) == len(rows) else rows.take(found)
         last = Boundary(layers) if layers is not None else None
         self._derived = Boundary(layers, True) if last in bank.boundaries and weights.norm is not None else None
         self.boundaries = tuple(sorted({*bank.boundaries, *([self._derived] if self._derived else [])}))
@@ -183,10 +225,11 @@ class Reference:
         """`[N, H]` float32."""
         if boundary == self._derived and boundary not in self.bank.boundaries:
             return self.weights.normed(self.at(Boundary(boundary.index)))
-        return torch.cat([self.bank.plane(j, boundary)[:n].to(torch.float32) for j, n in self._parts])
+        return torch.cat([self.bank.plane(j, boundary)[at].to(torch.float32) for j, at in self._parts])
 
 
-def _common(tokens: torch.Tensor, other: torch.Tensor) -> int:
-    n = min(len(tokens), len(other))
-    differ = (tokens[:n] != other[:n]).nonzero()
+def _common(tokens: torch.Tensor, position: torch.Tensor, other: torch.Tensor) -> int:
+    """How many of the rows, from the first on, have the tokens of the other sequence at their positions."""
+    n = int((position < len(other)).sum())
+    differ = (tokens[:n] != other[position[:n]]).nonzero()
     return int(differ[0]) if len(differ) else n
