@@ -10,11 +10,22 @@ def test_wilson_matches_the_textbook():
     estimate = stats.wilson(8, 10)
     assert estimate.value == 0.8
     assert estimate.interval == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert stats.wilson(0, 7).low == 0.0 and stats.wilson(7, 7).high == 1.0
+
+
+@pytest.mark.parametrize("successes, n", [(0, 1), (1, 7), (39, 40), (333, 1000)])
+def test_wilson_is_scipys(successes, n):
+    from scipy.stats import binomtest
+
+    expected = binomtest(successes, n).proportion_ci(0.95, method="wilson")
+    assert stats.wilson(successes, n).interval == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_nothing_observed_is_refused():
     with pytest.raises(ValueError, match="n = 0"):
         stats.wilson(0, 0)
+    with pytest.raises(ValueError, match="8 successes in 7"):
+        stats.wilson(8, 7)
     with pytest.raises(ValueError, match="zero denominator"):
         stats.ratio_of_sums([0], [0])
 
