@@ -74,8 +74,11 @@ def ceiling_plot(tests: Sequence[Ceiling]) -> tuple[Figure, str, str]:
                       f"({', '.join(base)}). Bars: the figures as they were printed, and sampling where rounds are recorded.")
 
 
-def steps_plot(sweep: Sweep) -> tuple[Figure, str, str]:
-    """Tokens/s against steps on the cost line, with the band of no speculation and the ceiling of a perfect drafter."""
+def steps_plot(sweep: Sweep, *, ahead: Sweep | None = None, fresh: Run | None = None) -> tuple[Figure, str, str]:
+    """Tokens/s against steps on the cost line, with the band of no speculation and the ceiling of a perfect drafter.
+
+    `ahead`: the accept lengths predicted for right wiring on the same cost; `fresh`: the run that confirmed the recommendation.
+    """
     theme()
     import matplotlib.pyplot as plt
 
@@ -93,6 +96,12 @@ def steps_plot(sweep: Sweep) -> tuple[Figure, str, str]:
                label=f"most on the line: {best.steps}")
     ceilings = [sweep.fit.tokens_per_second(k, k + 1) for k in ks]
     ax.plot(ks, ceilings, color="#374151", lw=1.2, ls=":", label="ceiling: every draft accepted")
+    if ahead is not None:
+        ax.plot([c.steps for c in ahead.choices], [c.tokens_per_second.value for c in ahead.choices], color=ORANGE, lw=1.5, ls="-.", label="as predicted for the trained wiring")
+    if fresh is not None:
+        speed = fresh.tokens_per_second
+        ax.errorbar([fresh.steps], [speed.value], yerr=[[speed.value - speed.low], [speed.high - speed.value]], fmt="s", color=GREEN, ms=6, capsize=4, zorder=6,
+                    label="fresh server, other prompts")
     if sweep.baseline is not None:
         _no_speculation(ax, sweep.baseline)
     top = max([*values, *(c.tokens_per_second.high for c in sweep.choices), sweep.baseline.high if sweep.baseline else 0, ceilings[0]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -16,11 +16,15 @@ from eagle_forensics.acceptance import (
     findings_checks,
     findings_cost,
     findings_prediction,
+    findings_sweep,
+    live_findings,
     live_study,
     prediction,
     rendering,
+    sweep_frames,
 )
 from eagle_forensics.acceptance.ceiling import ceilings
+from eagle_forensics.acceptance.live import Measurement
 from eagle_forensics.acceptance.live_frames import (
     as_run,
     definitions_frame,
@@ -29,10 +33,13 @@ from eagle_forensics.acceptance.live_frames import (
     servers_frame,
 )
 from eagle_forensics.acceptance.live_study import LiveWork
+from eagle_forensics.acceptance.live_sweep import SweepWork
 from eagle_forensics.acceptance.runs import Run, runs
 from eagle_forensics.acceptance.two_by_two import two_by_two
+from eagle_forensics.acceptance.visits import Role
 from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.case import Case
+from eagle_forensics.evidence.experts import Experts, read_experts
 from eagle_forensics.evidence.measurements import read_measurements
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Finding, Status
@@ -53,11 +60,19 @@ class Work:
     configured_steps: int | None
     opening: tuple[Finding, ...]
     live: LiveWork
+    sweep: SweepWork = field(default_factory=SweepWork)
+    experts: Experts = field(default_factory=Experts)
 
     @property
     def measured(self) -> tuple[Run, ...]:
         """Runs measured live just now."""
-        return tuple(as_run(m) for m in self.live.all if m.good)
+        return (*(as_run(m) for m in self.live.all if m.good), *self.sweep.runs)
+
+    @property
+    def speculation(self) -> Measurement | None:
+        """The live measurement with speculation; of a sweep the one with the most steps."""
+        swept = [v for v in self.sweep.visits if v.first and v.steps]
+        return self.live.speculation or max(swept, key=lambda v: v.steps).first if swept else self.live.speculation
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -66,33 +81,60 @@ class Work:
 
     @property
     def swept(self) -> tuple[Run, ...]:
-        """The runs that may hold several step counts: the table's; a live server has one."""
+        """The runs that may hold several step counts: of a sweep over live servers, else the table's; a single live server has one."""
+        if any(r.is_speculative for r in self.sweep.runs):
+            return self.sweep.runs
         return self.tabled if any(r.is_speculative for r in self.tabled) else self.measured
 
 
 def begin(case: Case, *, predicted: Mapping[str, Any] | None, layers: Mapping[str, Any] | None, arguments: Mapping[str, Any] | None,
-          live: LiveWork | None = None) -> Work:
-    """Read the measurements beside what was measured `live`. `predicted`, `layers`: records of notebooks 02 and 01; `arguments`: effective launch arguments."""
+          live: LiveWork | None = None, sweep: SweepWork | None = None) -> Work:
+    """Read the measurements beside what was measured `live` and in a `sweep`. `predicted`, `layers`: records of notebooks 02 and 01; `arguments`: effective launch arguments."""
     common = {"id": "acceptance.evidence", "question": QUESTION, "notebook": NOTEBOOK}
-    live = live or LiveWork({})
-    steps = (arguments or {}).get("num_steps")
+    live, sweep = live or LiveWork({}), sweep or SweepWork()
+    steps = sweep.configured if sweep.configured is not None else (arguments or {}).get("num_steps")
+    routing = read_experts(case.target.path if case.target else None)
     if case.measurements is None:
-        missing = () if live.measurements or live.opening else (Finding(
+        missing = () if live.measurements or live.opening or sweep.asked else (Finding(
             **common, status=Status.SKIPPED, statement="Not examined: the case has no measurements table and no live server was measured",
             next_step="Name a live server under `serving.url` (and one without speculation under `serving.baseline_url`), or measure accept length and tokens/s with "
                       "and without speculation on the same prompts and name the CSV under `measurements`; it decides whether any drafter can win at this cost."),)
-        return Work((), None, (), predicted or None, steps, missing, live)
+        return Work((), None, (), predicted or None, steps, missing, live, sweep, routing)
     try:
         frame = read_measurements(case.measurements)
-        return Work(runs(frame), frame, tuple(frame.attrs.get("problems", ())), predicted or None, steps, (), live)
+        return Work(runs(frame), frame, tuple(frame.attrs.get("problems", ())), predicted or None, steps, (), live, sweep, routing)
     except (EvidenceError, OSError, ValueError) as error:
         return Work((), None, (), predicted, steps, (Finding(
-            **common, status=Status.ERROR, statement=" ".join(str(error).split()), next_step="Correct the table, then run again."),), live)
+            **common, status=Status.ERROR, statement=" ".join(str(error).split()), next_step="Correct the table, then run again."),), live, sweep, routing)
 
 
 def measured_live(work: Work) -> list[Finding]:
     """What the live servers gave; nothing where none was asked for."""
     return live_study.measured(work.live)
+
+
+def swept_live(work: Work) -> list[Finding]:
+    """Was every step count of the sweep measured, and is its text fit to measure on? Nothing where no sweep was asked for."""
+    if not work.sweep.visits:
+        return list(work.sweep.opening)
+    alone = work.speculation and not work.live.speculation
+    return [findings_sweep.measured(work.sweep), *([live_findings.sane(work.speculation)] if alone else [])]
+
+
+def sweep_table(work: Work) -> pd.DataFrame | None:
+    """The servers of the sweep in order; None without one."""
+    return sweep_frames.visits_frame(work.sweep) if work.sweep.visits else None
+
+
+def choices_table(work: Work) -> pd.DataFrame | None:
+    """The step counts on the cost line with their probabilities; None where no line can be drawn."""
+    found = advice.sweep_of(_one_load(work), work.experts)
+    return sweep_frames.choices_frame(found) if found else None
+
+
+def confirmed(work: Work) -> list[Finding]:
+    """Does a fresh server do what the sweep promised?"""
+    return [findings_sweep.confirmed(work.sweep)] if work.sweep.visits else []
 
 
 def servers_table(work: Work) -> pd.DataFrame | None:
@@ -126,12 +168,12 @@ def prediction_picture(work: Work) -> Any:
 
 def positions_table(work: Work) -> pd.DataFrame | None:
     """Acceptance of the live server by position; None without one."""
-    return positions_frame(work.live.speculation) if work.live.speculation else None
+    return positions_frame(work.speculation) if work.speculation else None
 
 
 def domains_table(work: Work) -> pd.DataFrame | None:
     """Accept length of the live server by domain of prompts; None without one."""
-    return domains_frame(work.live.speculation) if work.live.speculation else None
+    return domains_frame(work.speculation) if work.speculation else None
 
 
 def told_apart(work: Work) -> list[Finding]:
@@ -141,7 +183,7 @@ def told_apart(work: Work) -> list[Finding]:
 
 def definitions_table(work: Work) -> pd.DataFrame | None:
     """The live counts under every definition; None without them."""
-    return definitions_frame(work.live.speculation) if work.live.speculation else None
+    return definitions_frame(work.speculation) if work.speculation else None
 
 
 def reconciled(work: Work) -> list[Finding]:
@@ -161,14 +203,21 @@ def ceiling_picture(work: Work) -> Any:
 
 def steps(work: Work) -> list[Finding]:
     """Which number of steps pays?"""
-    return [findings_cost.steps(work.swept, work.configured_steps)] if work.runs else []
+    found = [findings_cost.steps(_one_load(work), work.configured_steps, work.experts)] if work.runs else []
+    return found + [f for f in (findings_sweep.right_wiring(work.sweep, work.predicted),) if f]
+
+
+def _one_load(work: Work) -> tuple[Run, ...]:
+    """The swept runs; of a sweep over live servers those at its first concurrency."""
+    return work.sweep.first_runs if work.swept == work.sweep.runs else work.swept
 
 
 def speed_picture(work: Work) -> Any:
     """Tokens/s against steps, on the cost line where there is one, else as measured; None without a baseline to hold them against."""
-    found = advice.sweep_of(work.swept)
+    found = advice.sweep_of(_one_load(work), work.experts)
     if found is not None:
-        return figures.steps_plot(found)
+        fresh = work.sweep.at(Role.FRESH)
+        return figures.steps_plot(found, ahead=findings_sweep.promised(work.sweep, work.predicted), fresh=fresh.runs[0] if fresh and fresh.runs else None)
     tests = [c for c in ceilings(work.runs) if not c.differs and c.run.steps is not None]
     return figures.speed_plot(tests) if tests else None
 
@@ -186,7 +235,7 @@ def recommendation(work: Work) -> pd.DataFrame | None:
 
 def _advice(work: Work) -> advice.Advice | None:
     first = next((r for r in work.swept if r.is_speculative), None)
-    return advice.advise(work.swept, first.engine, first.engine_version) if first else None
+    return advice.advise(work.swept, first.engine, first.engine_version, work.experts) if first else None
 
 
 def checks(work: Work) -> list[Finding]:
@@ -206,6 +255,8 @@ def record(work: Work) -> dict[str, Any]:
     recommended = _advice(work)
     if recommended is not None:
         found["recommended"] = {"steps": recommended.steps, "arguments": recommended.arguments, "adaptive": recommended.adaptive}
+    if work.sweep.visits:
+        found["sweep"] = sweep_frames.record(work.sweep)
     return found | ({"live": live_study.record(work.live)} if work.live.measurements else {})
 
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from eagle_forensics.evidence.configs import read_object
+from eagle_forensics.evidence.records import EvidenceError
 
 
 @dataclass(frozen=True)
@@ -40,3 +44,11 @@ def experts(config: Mapping[str, Any]) -> Experts:
     count = next((text[k] for k in ("n_routed_experts", "num_experts", "num_local_experts") if isinstance(text.get(k), int)), 1)
     per_token = text.get("num_experts_per_tok")
     return Experts(count, per_token) if isinstance(per_token, int) and 0 < per_token < count else Experts()
+
+
+def read_experts(target: Path | None) -> Experts:
+    """Routing of the target in a folder; dense where there is no config to be read (notebook 01 says why)."""
+    try:
+        return experts(read_object(target / "config.json")) if target else Experts()
+    except (EvidenceError, OSError):
+        return Experts()
