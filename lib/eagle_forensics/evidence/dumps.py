@@ -176,7 +176,7 @@ def _listed(folder: Path, files: list[Path], layout: Layout, far: Remote | None,
         empty += count == 0
         entries += [(file, number) for number in range(count)]
     if empty:
-        notes.append(f"{empty} of {len(files)} files hold no sample from its first token (decode steps, cached prefixes); they are left out.")
+        notes.append(f"{empty} of {len(files)} recordings hold no sequence from its first token (decode steps, cached prefixes); they are left out.")
     return [file for file, _ in entries], [number for _, number in entries]
 
 

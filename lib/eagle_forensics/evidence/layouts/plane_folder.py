@@ -13,7 +13,7 @@ PLANE = re.compile(r"aux_(\d+)")
 def _planes(content: Any) -> list[str]:
     if not isinstance(content, Mapping):
         return []
-    aux = sorted((name for name in content if PLANE.fullmatch(name)), key=lambda name: int(name[4:]))
+    aux = sorted((name for name in content if isinstance(name, str) and PLANE.fullmatch(name)), key=lambda name: int(name[4:]))
     return [*aux, *(["final"] if aux and "final" in content else [])]
 
 

@@ -16,7 +16,8 @@ import torch
 
 from eagle_forensics.evidence.layouts.parts import NOTHING, Layout, Parts, rows, sequences
 
-STREAM = re.compile(r"non_intrusive__(?:.*\.)?(?:embed_tokens\.output|fc\.(?:inputs\.\w+|output)|layers\.\d+\.input_layernorm\.output\.1|(?<!\w)norm\.output(?:\.[01])?)")
+MODULES = "non_intrusive__"
+STREAM = re.compile(MODULES + r"(?:.*\.)?(?:embed_tokens\.output|fc\.(?:inputs\.\w+|output)|layers\.\d+\.input_layernorm\.output\.1|(?<!\w)norm\.output(?:\.[01])?)")
 COUNTERS = ("step", "forward_pass_id")
 
 
@@ -26,7 +27,12 @@ class Tags(NamedTuple):
     sample: tuple[str, str]
     """Step and rank: files that share both are one sample."""
     index: int
-    label: str
+    name: str
+    layer: str | None
+
+    @property
+    def label(self) -> str:
+        return self.name if self.layer is None or self.name.startswith(MODULES) else f"{self.name}[layer {self.layer}]"
 
 
 class Step(NamedTuple):
@@ -43,8 +49,7 @@ def tags_of(name: str) -> Tags | None:
     step = next((fields[k] for k in COUNTERS if k in fields), None)
     if step is None or not {"rank", "dump_index", "name"} <= fields.keys() or not all(v.isdecimal() for v in (step, fields["rank"], fields["dump_index"])):
         return None
-    label = fields["name"] + (f"[layer {fields['layer_id']}]" if "layer_id" in fields else "")
-    return Tags((step, fields["rank"]), int(fields["dump_index"]), label)
+    return Tags((step, fields["rank"]), int(fields["dump_index"]), fields["name"], fields.get("layer_id"))
 
 
 def _value(content: Any) -> Any:
