@@ -193,7 +193,7 @@ class Case(_Part):
 
     def missing_evidence(self) -> list[tuple[str, Path]]:
         """Named paths that do not exist, with their dotted key."""
-        return [(key, path) for key, path in self.paths() if not _exists(path)]
+        return [(key, path) for key, path in self.paths() if not (_exists(path) or (key.startswith("training.dump") and url_of(path)))]
 
 
 def load_case(path: str | Path, overrides: dict[str, Any] | None = None) -> Case:
@@ -349,7 +349,7 @@ def _resolve(part: BaseModel, base: Path) -> Any:
 
 def _exists(path: Path) -> bool:
     try:
-        return url_of(path) is not None or path.exists()
+        return path.exists()
     except OSError:  # a name too long for the file system
         return False
 
@@ -368,4 +368,8 @@ def _absolute(path: Path, base: Path) -> Path:
         path = path.expanduser()
     except RuntimeError:
         raise CaseError(f"{path}: there is no home folder of that user. Write the path out in the case file.") from None
-    return path if path.is_absolute() or url_of(path) else (base / path)
+    url = url_of(path)
+    if url and ("?" in url or "@" in url):
+        raise CaseError(f"{url.split('://')[0]}://...: a URL with a user, password or signature in it. A case holds no secrets: give them to the file system's own "
+                        "environment or settings.")
+    return path if path.is_absolute() or url else (base / path)

@@ -92,6 +92,15 @@ class Remote:
             copy.write(piece)
 
 
+def _listing(fs: Any, base: str) -> dict[str, dict[str, Any]]:
+    """Files of a folder, or the one file, by full name. A web server answers for a folder as for a file, so the folder is asked for first."""
+    try:
+        listing = fs.find(base + "/", detail=True)
+    except FileNotFoundError:
+        listing = {}
+    return listing or ({base: fs.info(base)} if fs.isfile(base) else {})
+
+
 def remote(path: str | Path) -> Remote | None:
     """The remote folder behind an fsspec URL, listed, its side files fetched; None for a path on this machine. EvidenceError if it cannot be listed."""
     url = url_of(path)
@@ -103,7 +112,7 @@ def remote(path: str | Path) -> Remote | None:
     try:
         fs, base = fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
         base = base.rstrip("/")
-        listing = {base: fs.info(base)} if fs.isfile(base) else fs.find(base, detail=True)
+        listing = _listing(fs, base)
     except (ImportError, ValueError) as error:
         raise EvidenceError(f"{shows}: no file system for it here ({str(error)[:160]}). Install the package it names, or copy the dump here.") from None
     except Exception as error:  # every file system has errors of its own

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from eagle_forensics.case import CaseError, load_case
+from eagle_forensics.case import CaseError, load_case, url_of
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.dumps import find_dump
 from eagle_forensics.evidence.records import EvidenceError
@@ -47,7 +47,7 @@ def write_case(folder: Path, *, drafter: Path | None = None, target: Path | None
         found.append(f"drafter  {draft.family} ({draft.source_format}), {draft.n_aux} aux planes, ids {'absent' if ids is None else list(ids)}")
     if dump:
         info = _opened("dump", find_dump, dump)
-        case["training"] = {"dump": {"path": _relative(dump, folder)}}
+        case["training"] = {"dump": {"path": url_of(dump) or _relative(dump, folder)}}
         labels = f", labelled {', '.join(info.labels)}" if info.labels else ""
         found.append(f"dump     {info.format}, {len(info.files)} samples{labels}")
     if server:
