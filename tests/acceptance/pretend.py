@@ -1,6 +1,8 @@
-"""A small hostile server on a free port: it speaks SGLang's or vLLM's HTTP, with one fault at a time."""
+"""A small hostile server on a free port: it speaks SGLang's or vLLM's HTTP, with one fault at a time. As a script: a process to be started."""
 
+import argparse
 import json
+import os
 import threading
 import time
 from contextlib import contextmanager
@@ -81,6 +83,8 @@ class Handler(BaseHTTPRequestHandler):
                 **p.arguments})
         if self.path == "/version" and p.engine == "vllm":
             return self.reply(200, {"version": p.version})
+        if self.path == "/health":
+            return self.reply(200, "")
         if self.path == "/v1/models":
             return self.reply(200, {"data": [{"id": "m"}]})
         if self.path == "/metrics":
@@ -120,6 +124,14 @@ class Handler(BaseHTTPRequestHandler):
             if p.fault == "hang":
                 time.sleep(1.5)
                 return None
+            if p.fault == "exit":
+                os._exit(9)
+            if p.fault == "slow":
+                time.sleep(0.5)
+            if p.fault == "elsewhere":
+                return self.reply(307, "", [("location", "http://127.0.0.1:1/elsewhere")])
+            if p.fault == "huge":
+                return self.reply(200, b"x" * (3 << 20))
             if p.fault == "die":
                 self.server.dead = True
             if p.fault == "cut":
@@ -198,3 +210,19 @@ def pretending(**what):
     finally:
         server.shutdown()
         server.server_close()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--fault", default="")
+    parser.add_argument("--after", type=int, default=0)
+    parser.add_argument("--plain", action="store_true")
+    given, _ = parser.parse_known_args()
+    server = Listening(("127.0.0.1", given.port), Handler)
+    server.pretend = Pretend(fault=given.fault, after=given.after, speculative=not given.plain)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

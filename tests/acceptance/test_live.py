@@ -28,7 +28,7 @@ ALL = live.Settings(Sampling(0.0, 50), half_width=None)
 def measure(urls, settings=ALL, prompts=PROMPTS, patience=FAST, **more):
     async def run():
         clients = {}
-        transports = [Transport(u, patience, connections=66) for u in urls.values()]
+        transports = [Transport(u, patience, connections=66, most=1 << 20) for u in urls.values()]
         try:
             for label, transport in zip(urls, transports, strict=True):
                 clients[label] = await connect(transport)
@@ -135,7 +135,8 @@ def test_one_failure_in_ten_is_counted_and_the_rest_is_measured():
     assert said.status is Status.PASS and any("4 of 40" in (e.note or "") for e in said.evidence)
 
 
-@pytest.mark.parametrize("fault, text", [("die", "the server is gone"), ("hang", "the server is gone|stopped answering"), ("always busy", "answers failed, last: .*429"), ("garbage", "answers failed")])
+@pytest.mark.parametrize("fault, text", [("die", "the server is gone"), ("hang", "the server is gone|stopped answering"), ("always busy", "answers failed, last: .*429"), ("garbage", "answers failed"),
+    ("elsewhere", "answers failed, last: .*a redirect, which is not followed"), ("huge", "answers failed, last: .*more than 1048576 bytes")])
 def test_a_server_that_goes_bad_leaves_what_it_gave(fault, text):
     m, _ = one(fault=fault, after=12)
     assert not m.complete and 8 <= len(m.good) <= 10 and m.acceptance.rounds > 0
@@ -224,6 +225,14 @@ def test_study_asks_for_the_gap_where_answers_part(tmp_path):
     assert work.pairs == 2 and [d.position for d in work.divergences] == [20, 20]
     said = live_study.measured(work)[-1]
     assert said.status is Status.INCONCLUSIVE and "2 of 2 greedy answers part" in said.statement
+
+
+def test_study_opens_with_a_server_that_is_not_up(tmp_path):
+    with pretending() as (url, _):
+        pass
+    work = live_study.begin(case(url), tmp_path, prompts=own_prompts(tmp_path), patience=FAST)
+    (said,) = live_study.measured(work)
+    assert said.status is Status.ERROR and "the server is not up" in said.statement and said.next_step and work.measurements == {}
 
 
 @pytest.mark.parametrize("what, status, text", [({"env": {"SGLANG_SIMULATE_ACC_LEN": "2"}}, Status.ERROR, "simulates acceptance"), ({"fault": "redirect"}, Status.ERROR, "neither SGLang")])

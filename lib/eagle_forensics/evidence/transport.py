@@ -65,6 +65,8 @@ class Transport:
             address = httpx.URL(str(url).rstrip("/"))
         except httpx.InvalidURL as error:
             raise Failure("down", f"not a URL ({error})") from None
+        if address.query or address.fragment:
+            raise Failure("down", f"{self.url}: a base address is expected, without `?` and `#`; a key is given in {KEY_VARIABLE} alone")
         wait = httpx.Timeout(self.patience.silence_s, connect=self.patience.connect_s, pool=None)
         self._http = httpx.AsyncClient(
             base_url=address.copy_with(userinfo=b""), auth=(address.username, address.password) if address.userinfo else None, headers=headers,
@@ -104,6 +106,8 @@ class Transport:
                     if size > 16 * self._most:
                         raise Failure("large", f"{path} streamed more than {16 * self._most} bytes")
                     *events, rest = (rest + piece).split(b"\n\n")
+                    if len(rest) > self._most:
+                        raise Failure("large", f"{path} streamed an event of more than {self._most} bytes")
                     for event in events:
                         data = event.strip().removeprefix(b"data:").strip()
                         if data == b"[DONE]":

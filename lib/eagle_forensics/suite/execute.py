@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eagle_forensics.suite.files import write_text
-from eagle_forensics.suite.redact import redact
+from eagle_forensics.suite.redact import redact, redact_tree
 from eagle_forensics.suite.runfolder import RunFolder
 
 CELL_TIMEOUT_S = 1800
@@ -180,11 +180,15 @@ def _manager(sockets: str, env: Mapping[str, str], log: Path) -> type:
 
 
 def _save(node: Any, target: Path) -> None:
-    """Write the executed notebook atomically, secrets blanked in its outputs."""
+    """Write the executed notebook atomically, secrets blanked in its outputs and in the parameters it was given."""
     import nbformat
 
     node = copy.deepcopy(node)
+    if given := node.metadata.get("papermill"):
+        given["parameters"] = redact_tree(given.get("parameters", {}))
     for cell in node.cells:
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.source = redact(cell.source)
         for output in cell.get("outputs", []):
             if "text" in output:
                 output["text"] = redact(output["text"])
