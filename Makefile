@@ -9,6 +9,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+SGLANG_STAMP := .venv-sglang/.installed
 # Extra arguments for pip when it fetches torch, e.g. an index that serves CPU builds.
 TORCH_ARGS ?=
 ALLOW_CUDA ?= 0
@@ -36,8 +37,9 @@ $(STAMP): requirements.txt pyproject.toml
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $(STAMP) && echo "setup: done"
 
-demo: setup ## the built-in real case: broken, diagnosed, fixed as printed, compared (about 6 minutes; `make demo LIVE=1` on a real SGLang too)
-	@$(PY) -m eagle_forensics demo $(if $(LIVE),,--offline)
+demo: setup ## the built-in real case: broken, diagnosed, fixed as printed, compared, on a real SGLang too (10 minutes; `make demo OFFLINE=1`: files only, 4)
+	@test -n "$(OFFLINE)" || $(MAKE) -s --no-print-directory sglang-env || echo "demo: SGLang could not be installed (above), so nothing is measured on a real server"
+	@$(PY) -m eagle_forensics demo $$(test -z "$(OFFLINE)" -a -e $(SGLANG_STAMP) || echo --offline)
 
 test: setup ## all tests, as CI runs them
 	@echo "test: style"
@@ -66,11 +68,15 @@ lineup-fast: setup ## planted faults in papers and tables only; fails if a healt
 fuzz: setup ## ten minutes of mutated evidence through every reader
 	@OMP_NUM_THREADS=1 $(PY) -m tests.fuzz --seconds 600
 
-sglang-env: ## .venv-sglang: the unmodified SGLang 0.5.23 wheel on CPU (2.6 GB on disk, 2 minutes)
+sglang-env: $(SGLANG_STAMP) ## .venv-sglang: the unmodified SGLang 0.5.23 wheel on CPU (2.6 GB on disk, 2 minutes)
+
+$(SGLANG_STAMP): requirements-sglang.txt
 	@test -x .venv-sglang/bin/python || $(PYTHON) -m venv .venv-sglang
-	@echo "sglang-env: 99 packages, 2.6 GB on disk; without dependencies, so that no CUDA build comes along"
-	@.venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(TORCH_ARGS) -r requirements-sglang.txt
-	@.venv-sglang/bin/python -W ignore -c "import importlib.metadata as m; print('sglang-env: sglang', m.version('sglang'), 'torch', m.version('torch'))"
+	@echo "sglang-env: 99 packages, 2.6 GB on disk, 2 minutes; without dependencies, so that no CUDA build comes along"
+	@.venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(TORCH_ARGS) $$(grep -E '^torch==' requirements-sglang.txt)
+	@.venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-sglang.txt
+	@.venv-sglang/bin/python -W ignore -c "import importlib.metadata as m, torch; print('sglang-env: sglang', m.version('sglang'), 'torch', torch.__version__)"
+	@touch $@
 
 vllm-env: ## .venv-vllm: vLLM 0.32.0 on CPU (2.5 GB on disk, 2 minutes)
 	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
