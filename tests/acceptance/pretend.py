@@ -186,7 +186,10 @@ class Handler(BaseHTTPRequestHandler):
         if p.per_request:
             correct = sum(k * n for k, n in enumerate(histogram))
             final["metrics"] = {"speculative_decoding": {"num_spec_steps": sum(histogram), "num_accepted_draft_tokens": correct,
-                                                         "num_draft_tokens": 3 * sum(histogram), "acceptance_histogram": histogram}}
+                                                         "num_draft_tokens": 3 * sum(histogram), "acceptance_histogram": histogram,
+                                                         "per_step_accepted": [k for k, n in enumerate(histogram) for _ in range(n)]}}
+        if p.fault == "refused event":
+            return [{"error": {"message": "Token id 99 is out of vocabulary", "type": "BadRequestError", "param": None, "code": 400}}]
         half = len(out) // 2
         return [{"choices": [{"text": "a", "token_ids": out[:half], "finish_reason": None}]},
                 {"choices": [{"text": "b", "token_ids": out[half:], "finish_reason": "length"}]}, final]

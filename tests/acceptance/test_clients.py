@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from eagle_forensics.acceptance import counters
-from eagle_forensics.acceptance.clients import Choice, Sampling
+from eagle_forensics.acceptance.clients import Choice, Sampling, Server
 from eagle_forensics.acceptance.connect import connect
 from eagle_forensics.evidence.transport import KEY_VARIABLE, Failure, Patience, Transport
 from tests.acceptance.pretend import pretending
@@ -72,6 +72,19 @@ def test_vllm_counts_by_its_counters_and_per_request():
     assert any("VLLM_SERVER_DEV_MODE" in n for n in server.notes)
     assert a.completion_tokens == 40 == len(a.output_ids) and a.acceptance.accepted == 25
     assert (counted.rounds, counted.accepted, counted.reached) == (a.acceptance.rounds, 25, (15, 7, 3))
+    assert len(a.by_round) == a.acceptance.rounds and sum(a.by_round) == a.acceptance.rounds + 25 and set(a.by_round) == {1, 2, 3, 4}
+
+
+def test_an_error_inside_a_stream_of_vllm_is_the_status_it_names():
+    with pretending(engine="vllm", version="0.32.0", fault="refused event") as (url, _):
+        a = answer(url)
+    assert (a.ok, a.kind, a.output_ids) == (False, "status", None) and a.error == "/v1/completions answered 400: Token id 99 is out of vocabulary"
+
+
+def test_arguments_of_vllm_stand_in_groups():
+    said = {"model_config": {"dtype": "torch.float32", "enforce_eager": True}, "device_config": {"device": "cpu"}, "speculative_config": {"device": "cuda"}}
+    server = Server("http://x", "vllm", "0.32.0", said, True, 3, 1, 3, "i")
+    assert (server.dtype, server.argument("enforce_eager"), server.argument("device"), server.argument("tp_size")) == ("float32", True, "cpu", None)
 
 
 @pytest.mark.parametrize("fault, kind, text", [

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from eagle_forensics.acceptance import live, live_findings, live_frames, live_study, paired, simulation
-from eagle_forensics.acceptance.clients import Sampling
+from eagle_forensics.acceptance.clients import Sampling, Server
 from eagle_forensics.acceptance.connect import connect
 from eagle_forensics.acceptance.counters import Acceptance
 from eagle_forensics.acceptance.workload import Prompt, render
@@ -98,6 +98,14 @@ def test_a_second_difference_is_confounded():
         found = measure({"spec": a, "base": b}, prompts=PROMPTS[:2])
     said = live_findings.comparable(found["spec"], found["base"])
     assert said.status is Status.FAIL and said.fault == "measure.confounded" and said.observed == ["dtype"] and "bfloat16" in said.statement
+
+
+def test_a_difference_within_a_group_of_arguments_is_named_by_itself():
+    def server(**more):
+        return Server("http://x", "vllm", "0.32.0", {"model_config": {"dtype": "torch.float32", "seed": 0, **more}, "instance_id": str(more), "lora_config": None}, True, 3, 1, 3, "i")
+
+    found = paired.server_differences(server(), server(dtype="torch.bfloat16"))
+    assert found.fields == (("model_config.dtype", "torch.float32", "torch.bfloat16"),) and found.compared == 3
 
 
 def test_a_baseline_that_speculates_is_none():

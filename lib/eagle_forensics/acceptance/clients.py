@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from eagle_forensics.acceptance.counters import Acceptance
 from eagle_forensics.evidence.environment import redacted
 
+GROUPS = ("model_config", "device_config")
+"""Groups of vLLM's `/server_info` in which the target's own arguments stand."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -40,6 +43,17 @@ class Server:
     """The setting that makes acceptance a simulation; None if none is seen."""
     notes: tuple[str, ...] = ()
 
+    def argument(self, name: str) -> Any:
+        """An effective argument by its name; vLLM keeps them in groups. None if it is not given."""
+        groups = (self.arguments, *(g for n in GROUPS if isinstance(g := self.arguments.get(n), Mapping)))
+        return next((g[name] for g in groups if g.get(name) is not None), None)
+
+    @property
+    def dtype(self) -> str | None:
+        """`float32`, `bfloat16`, `auto`: as SGLang writes it; None if it is not given."""
+        said = self.argument("dtype")
+        return None if said is None else str(said).removeprefix("torch.")
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -56,7 +70,7 @@ class Answer:
     finish: str | None = None
     acceptance: Acceptance | None = None
     by_round: tuple[int, ...] | None = None
-    """Tokens of each verify round in order, the bonus token included; None unless the stream brought exactly one event a round."""
+    """Tokens of each verify round in order, the bonus token included; None unless the server says them or its stream brought one event a round."""
     started_s: float = 0.0
     """Monotonic clock."""
     first_s: float | None = None

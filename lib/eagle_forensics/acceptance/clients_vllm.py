@@ -68,7 +68,7 @@ class VllmClient:
                 async for event in events:
                     piece = json.loads(event)
                     if "error" in piece:
-                        raise Failure("malformed", f"/v1/completions: {piece['error']}"[:200])
+                        raise _refused(piece["error"])
                     for choice in piece.get("choices") or ():
                         if first is None:
                             first = time.monotonic() - began
@@ -94,8 +94,8 @@ class VllmClient:
         except (ValueError, TypeError) as error:
             acceptance, notes = None, (f"its counters contradict each other: {error}",)
         return Answer(prompt, domain, usage.get("prompt_tokens"), tuple(out) or None, "".join(text), tokens if tokens is not None else len(out) or None,
-                      (usage.get("prompt_tokens_details") or {}).get("cached_tokens"), finish, acceptance, rounds_in_order(seen, acceptance), began, first, seconds,
-                      notes=notes)
+                      (usage.get("prompt_tokens_details") or {}).get("cached_tokens"), finish, acceptance, _in_order(spec) or rounds_in_order(seen, acceptance), began,
+                      first, seconds, notes=notes)
 
     async def counters(self) -> counters.Acceptance | None:
         try:
@@ -156,3 +156,15 @@ class VllmClient:
             raise
         config = said.get("vllm_config") if isinstance(said, Mapping) else None
         return shown_arguments(config if isinstance(config, Mapping) else {}), ()
+
+
+def _refused(said: Any) -> Failure:
+    """An error that came as an event of a stream that had begun with 200; `code` is the status it stands for."""
+    code, text = (said.get("code"), said.get("message")) if isinstance(said, Mapping) else (None, said)
+    return Failure("status", f"/v1/completions answered {code}: {text}"[:200], code) if isinstance(code, int) else Failure("malformed", f"/v1/completions: {text}"[:200])
+
+
+def _in_order(spec: Mapping[str, Any] | None) -> tuple[int, ...] | None:
+    """Tokens of each round where the server says them (`detailed`): whole rounds, also where a stop cut the last one."""
+    accepted = (spec or {}).get("per_step_accepted")
+    return tuple(n + 1 for n in accepted) if accepted and isinstance(accepted, list) and all(isinstance(n, int) for n in accepted) else None

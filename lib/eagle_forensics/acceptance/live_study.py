@@ -190,10 +190,9 @@ def measured(work: LiveWork) -> list[Finding]:
     found = [live_findings.measured(m), live_findings.sane(m)]
     if b is None:
         return found
-    dtype = m.server.arguments.get("dtype")
     greedy = m.settings.sampling.temperature == 0
     return [*found, live_findings.comparable(m, b), live_findings.faster(work.speed),
-            live_findings.lossless(work.pairs, work.divergences, greedy=greedy, dtype=dtype)]
+            live_findings.lossless(work.pairs, work.divergences, greedy=greedy, dtype=m.server.dtype)]
 
 
 def reconciled(work: LiveWork) -> list[Finding]:

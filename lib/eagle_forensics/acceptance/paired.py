@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +45,9 @@ class Differences:
 def server_differences(first: Server, second: Server) -> Differences:
     """Engine, version and every effective argument of two servers held against each other."""
     named = [("engine", first.engine, second.engine), ("version", first.version, second.version)]
-    both = {k for k in first.arguments if k in second.arguments and k not in OWN and not k.startswith(SPECULATION)}
-    named += [(k, first.arguments[k], second.arguments[k]) for k in sorted(both)]
+    one, other = dict(_named(first.arguments)), dict(_named(second.arguments))
+    both = sorted(one.keys() & other.keys())
+    named += [(k, one[k], other[k]) for k in both]
     apart = [(k, _short(a), _short(b)) for k, a, b in named if a != b]
     return Differences(tuple(d for d in apart if d[0] not in FOLLOWS), tuple(d for d in apart if d[0] in FOLLOWS), len(both))
 
@@ -74,6 +76,17 @@ def speed(speculative: Measurement, baseline: Measurement) -> Speed | None:
         return None
     with_s, without_s = (np.array([a.seconds / a.completion_tokens for a in side]) for side in zip(*pairs, strict=True))
     return Speed(stats.ratio_of_sums(without_s, with_s), float(np.median(without_s / with_s)), int((with_s < without_s).sum()), len(pairs))
+
+
+def _named(arguments: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
+    """Every argument that must not differ, by its name; those in vLLM's groups by the group and theirs."""
+    for key, value in arguments.items():
+        if key in OWN or key.startswith(SPECULATION):
+            continue
+        if isinstance(value, Mapping) and value:
+            yield from _named(value, f"{group}{key}.")
+        else:
+            yield f"{group}{key}", value
 
 
 def _short(value: Any) -> Any:

@@ -207,8 +207,8 @@ def _gain(point: Point) -> stats.Estimate | None:
 
 
 def _eager(m: Measurement) -> bool:
-    said = m.server.arguments
-    return bool(said.get("disable_cuda_graph") or said.get("enforce_eager")) or said.get("device") == "cpu"
+    said = m.server.argument
+    return bool(said("disable_cuda_graph") or said("enforce_eager")) or said("device") == "cpu"
 
 
 def _load(m: Measurement) -> int:
