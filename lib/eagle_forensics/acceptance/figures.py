@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from eagle_forensics.acceptance.ceiling import Ceiling, Outcome, impossible
 from eagle_forensics.acceptance.cost import Sweep
 from eagle_forensics.acceptance.prediction import TRAINED, Match
 from eagle_forensics.acceptance.runs import Run
+from eagle_forensics.acceptance.words import plural
 from eagle_forensics.show import BLUE, GREEN, GREY, ORANGE, RED, theme
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def ceiling_plot(tests: Sequence[Ceiling]) -> tuple[Figure, str, str]:
             ax.plot([c.ceiling] * 2, [y - 0.3, y + 0.3], color="#374151", lw=2.5, zorder=3)
         else:
             text = "ceiling unknown" if c.ceiling is None else f"ceiling {c.ceiling} →"
-            ax.annotate(text, (edge, y), xytext=(-4, 0), textcoords="offset points", va="center", ha="right", fontsize=9, color="#374151")
+            ax.text(1.01, y, text, transform=ax.get_yaxis_transform(), va="center", ha="left", fontsize=9, color="#374151")
         _mark(ax, c.accept_length, y, BLUE, "o")
         _mark(ax, c.break_even, y, RED if lost else ORANGE, "D")
         for e, colour in ((c.accept_length, BLUE), (c.break_even, RED if lost else "#8a5a00")):
@@ -82,7 +84,7 @@ def steps_plot(sweep: Sweep, *, ahead: Sweep | None = None, fresh: Run | None = 
     theme()
     import matplotlib.pyplot as plt
 
-    fig, ax = plt.subplots(layout="constrained")
+    fig, ax = plt.subplots(figsize=(8.5, 4.8), layout="constrained")
     ks = [c.steps for c in sweep.choices]
     values = [c.tokens_per_second.value for c in sweep.choices]
     ax.fill_between(ks, [c.tokens_per_second.low for c in sweep.choices], [c.tokens_per_second.high for c in sweep.choices],
@@ -100,7 +102,7 @@ def steps_plot(sweep: Sweep, *, ahead: Sweep | None = None, fresh: Run | None = 
         ax.plot([c.steps for c in ahead.choices], [c.tokens_per_second.value for c in ahead.choices], color=ORANGE, lw=1.5, ls="-.", label="as predicted for the trained wiring")
     if fresh is not None:
         speed = fresh.tokens_per_second
-        ax.errorbar([fresh.steps], [speed.value], yerr=[[speed.value - speed.low], [speed.high - speed.value]], fmt="s", color=GREEN, ms=6, capsize=4, zorder=6,
+        ax.errorbar([fresh.steps + 0.02 * (ks[-1] - ks[0])], [speed.value], yerr=[[speed.value - speed.low], [speed.high - speed.value]], fmt="s", color=GREEN, ms=6, capsize=4, zorder=6,
                     label="fresh server, other prompts")
     if sweep.baseline is not None:
         _no_speculation(ax, sweep.baseline)
@@ -113,8 +115,8 @@ def steps_plot(sweep: Sweep, *, ahead: Sweep | None = None, fresh: Run | None = 
     title = (f"No step count reaches the baseline of {sweep.baseline.value:.1f} tokens/s" if beaten else
              f"{best.steps} draft {'step serves' if best.steps == 1 else 'steps serve'} best: {best.tokens_per_second.value:.0f} tokens/s")
     ax.set_title(title)
-    ax.legend(loc="lower left" if min(values) > 0.5 * max(values) else "best", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9)
-    alt = f"{title}. " + " ".join(f"{c.steps} steps: {c.tokens_per_second.value:.1f}." for c in sweep.choices)
+    fig.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=9)
+    alt = f"{title}. " + " ".join(f"{plural(c.steps, 'step')}: {c.tokens_per_second.value:.1f}." for c in sweep.choices)
     fit = sweep.fit
     return fig, alt, f"{fit.text().capitalize()}, least squares over {len(fit.steps)} runs; tokens/s = accept length / cycle."
 
@@ -163,12 +165,13 @@ def prediction_plot(match: Match, most: int = 10) -> tuple[Figure, str, str]:
     shown = list(match.hypotheses[:most])
     shown += [h for h in match.hypotheses if h.name == TRAINED and h not in shown]
     shown.sort(key=lambda h: h.predicted.value)
-    fig, ax = plt.subplots(figsize=(8.5, 1.7 + 0.36 * len(shown)), layout="constrained")
+    rows = [f"{_short(h.name)}{' ✓' if h.distance == 0 else ''}" for h in shown]
+    fig, ax = plt.subplots(figsize=(8.5, 1.7 + 0.36 * len(shown) + 0.2 * sum("\n" in n for n in rows)), layout="constrained")
     ax.axvspan(match.measured.low, match.measured.high, color=BLUE, alpha=0.18, lw=0)
     ax.axvline(match.measured.value, color=BLUE, lw=2)
     for y, h in enumerate(shown):
         _mark(ax, h.predicted, y, GREEN if h.distance == 0 else GREY, "o" if h.distance == 0 else "x")
-    ax.set_yticks(range(len(shown)), [f"{_short(h.name)}{' ✓' if h.distance == 0 else ''}" for h in shown])
+    ax.set_yticks(range(len(shown)), rows)
     ax.set_ylim(-0.6, len(shown) - 0.4)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel(f"tokens per verify round at {_steps(match.run)}")
@@ -189,7 +192,7 @@ def _mark(ax: Axes, e: stats.Estimate, y: float, colour: str, marker: str) -> No
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LABEL_WIDTH else text[: LABEL_WIDTH - 1] + "…"
+    return "\n".join(textwrap.wrap(text, LABEL_WIDTH, max_lines=2, placeholder="…"))
 
 
 def _steps(run: Run) -> str:

@@ -56,11 +56,11 @@ def ceiling(runs: Sequence[Run], predicted: Mapping[str, Any] | None = None) -> 
     if best.outcome is Outcome.WINS:
         return Finding(**common, **shown, status=Status.PASS,
                        statement=f"Speculation wins: {best.run.label} is {best.speedup:.2f}x the baseline; break-even {spread(best.break_even)}, "
-                       f"measured {best.accept_length.value:g}, ceiling {best.ceiling}.")
+                       f"measured {best.accept_length.value:.4g}, ceiling {best.ceiling}.")
     if best.outcome is Outcome.LOSES and p is not None and p.low > best.break_even.high:
         return Finding(**common, **shown, status=Status.PASS,
                        statement=f"The cost leaves room: {best.run.label} loses ({best.speedup:.2f}x) at accept length "
-                       f"{best.accept_length.value:g}, and the {p.value:.2f} predicted for right wiring is above the break-even "
+                       f"{best.accept_length.value:.4g}, and the {p.value:.2f} predicted for right wiring is above the break-even "
                        f"{spread(best.break_even)}.",
                        predicted_effect=f"about {1e3 * p.value / best.cycle_ms.value:.1f} tokens/s at the predicted accept length "
                        f"{spread(p)} ({p.value / best.break_even.value:.2f}x the baseline)")
@@ -121,10 +121,11 @@ def steps(runs: Sequence[Run], configured: int | None = None, experts: Experts =
     line = fit.text()
     gain = f", {best.measured_speedup:.3f}x the baseline" if best.measured_speedup else ""
     summary = f"{plural(best.steps, 'step')} serve best ({best.tokens_per_second.value:.1f} tokens/s on the line{gain}; {line})"
-    detail = (Evidence(note="; ".join(_choice_line(c) for c in found.choices)), *((Evidence(note=fit.untold),) if fit.untold else ()))
+    detail = (Evidence(note="; ".join(_choice_line(c) for c in found.choices)), Evidence(note="milliseconds " + "; ".join(f"{t}: {c.text()}" for t, c in zip(fit.terms, fit.fit.coefficients, strict=True)), source=fit.fit.coefficients[0].method),
+              *((Evidence(note=fit.untold),) if fit.untold else ()))
     if base is not None and all(s < base.low for s in speeds.values()):
         return Finding(**common, status=Status.INCONCLUSIVE, required=False, observed=best.steps, n=len(speculative), evidence=detail,
-                       statement=f"Every measured step count loses to the baseline of {base.value:g} tokens/s ({line}): the number of steps is "
+                       statement=f"Every measured step count loses to the baseline of {base.value:.4g} tokens/s ({line}): the number of steps is "
                        "not the lever here.", next_step="Settle cost and wiring first, then sweep the steps again.")
     if configured is None:
         return Finding(**common, status=Status.SKIPPED, observed=best.steps, n=len(speculative), evidence=detail, remedy=_serve_with(best.steps, speculative),
