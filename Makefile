@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab bench wirings lineup lineup-fast fuzz sglang-env vllm-env speculators-env lint clean
+.PHONY: help setup demo test lab bench wirings lineup lineup-fast step-sweep fuzz sglang-env vllm-env speculators-env lint clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -64,6 +64,10 @@ lineup: setup ## planted faults on the real pair, into runs/lineup (about 20 min
 
 lineup-fast: setup ## planted faults in papers and tables only; fails if a healthy case is accused or one is missed
 	@OMP_NUM_THREADS=1 $(PY) -m tests.lineup --fast --jobs 2
+
+step-sweep: setup ## the step count swept over real servers, 0,1,2,3,5 on vLLM, recommendation confirmed (7 servers, about 6 minutes; ENGINE=sglang: the other engine)
+	@test -x .venv-$(or $(ENGINE),vllm)/bin/python || { echo "step-sweep: no .venv-$(or $(ENGINE),vllm) here: make $(or $(ENGINE),vllm)-env"; exit 2; }
+	@OMP_NUM_THREADS=1 $(PY) -m tests.acceptance.step_sweep --engine $(or $(ENGINE),vllm)
 
 fuzz: setup ## ten minutes of mutated evidence through every reader
 	@OMP_NUM_THREADS=1 $(PY) -m tests.fuzz --seconds 600
