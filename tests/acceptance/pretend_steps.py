@@ -26,8 +26,11 @@ class Slow(Handler):
         return self.reply(200, "ok") if self.path == "/health" else super().do_GET()
 
     def sglang(self, body, ids, out, histogram):
+        first, last = super().sglang(body, ids, out, histogram)
+        yield first
+        self.wfile.flush()
         time.sleep(sum(histogram) * (ROUND_S + self.p.steps * STEP_S) if self.p.speculative else len(out) * ROUND_S)
-        return super().sglang(body, ids, out, histogram)
+        yield last
 
 
 def main(argv):

@@ -1,8 +1,11 @@
 """The ceiling test on the incident's figures, and how far their printing carries it."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
+from eagle_forensics import stats
 from eagle_forensics.acceptance.ceiling import Outcome, ceilings, impossible, measured_accept_length
 from eagle_forensics.acceptance.runs import runs
 from tests.acceptance.tables import INCIDENT, live
@@ -71,3 +74,9 @@ def test_sampling_error_enters_the_accept_length_only_where_rounds_are_known():
     assert known.high - known.low == pytest.approx(0.001 + 2 * 1.96 * 1.129 / 915**0.5, rel=0.01)
     assert sparse.high - sparse.low > known.high - known.low > unknown.high - unknown.low
     assert "unknown" in unknown.method
+
+
+def test_a_round_whose_interval_reaches_zero_bounds_no_speed():
+    spec, base = runs(INCIDENT)[1], runs(INCIDENT)[0]
+    (test,) = ceilings((base, replace(spec, cycle_ms=stats.Estimate(2.0, 0.0, 4.0, 100, 3, "t over 3 sequences"))))
+    assert test.best_tokens_per_second.high == float("inf") and test.break_even.low == 0

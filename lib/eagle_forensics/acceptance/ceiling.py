@@ -101,7 +101,7 @@ def ceilings(runs: Sequence[Run]) -> tuple[Ceiling, ...]:
         base = hull([b.tokens_per_second for b in baselines])
         even = replace(cycle, value=cycle.value * base.value / 1e3, low=cycle.low * base.low / 1e3, high=cycle.high * base.high / 1e3)
         top = run.ceiling
-        best = None if top is None else replace(cycle, value=1e3 * top / cycle.value, low=1e3 * top / cycle.high, high=1e3 * top / cycle.low)
+        best = None if top is None else replace(cycle, value=1e3 * top / cycle.value, low=1e3 * top / cycle.high, high=1e3 * top / cycle.low if cycle.low > 0 else float("inf"))
         found.append(Ceiling(run, tuple(b.label for b in baselines), differs, base, measured_accept_length(run), cycle, even, top, best))
     return tuple(found)
 

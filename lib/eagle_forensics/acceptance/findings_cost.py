@@ -120,7 +120,7 @@ def steps(runs: Sequence[Run], configured: int | None = None, experts: Experts =
     best = found.best
     line = fit.text()
     gain = f", {best.measured_speedup:.3f}x the baseline" if best.measured_speedup else ""
-    summary = f"{plural(best.steps, 'step')} serve best ({best.tokens_per_second.value:.1f} tokens/s on the line{gain}; {line})"
+    summary = f"{plural(best.steps, 'step')} serve{'s' * (best.steps == 1)} best ({best.tokens_per_second.value:.1f} tokens/s on the line{gain}; {line})"
     detail = (Evidence(note="; ".join(_choice_line(c) for c in found.choices)), Evidence(note="milliseconds " + "; ".join(f"{t}: {c.text()}" for t, c in zip(fit.terms, fit.fit.coefficients, strict=True)), source=fit.fit.coefficients[0].method),
               *((Evidence(note=fit.untold),) if fit.untold else ()))
     if base is not None and all(s < base.low for s in speeds.values()):
