@@ -47,7 +47,7 @@ def _slot_finding(s: SlotIdentity, id: str, found: Identification) -> Finding:
         interval = s.match.error.interval
         common |= {"threshold": THRESHOLDS["clean_error"], "threshold_why": f"{why('clean_error')}; and {why('clean_ratio')}",
                        "interval": interval if all(map(math.isfinite, interval)) else None}
-    if s.sure and s.state is State.COMPLETE:
+    if s.equals:
         rival = None
         if s.match:
             rival = Competitor(fault="wiring.layer-offset", margin=f"{s.match.second} is {format_ratio(s.match.ratio)} times as far "
@@ -233,6 +233,8 @@ def _norm_state(s: SlotIdentity, layers: int | None) -> str | None:
         return "twice"
     if s.equals:
         return "post" if s.equals.normed else "pre"
+    if s.teacher and s.teacher.state:
+        return s.teacher.state
     return {True: "post", False: "pre"}.get(s.norm.holds)
 
 

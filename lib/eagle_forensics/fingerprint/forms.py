@@ -1,4 +1,4 @@
-"""Damaged forms of a known state: sliced, shifted by tokens, normed, without the residual, scaled, rotated.
+"""Forms of a known state: sliced, shifted by tokens, normed, without the residual, inside a layer, scaled, rotated, noisy.
 
 A form is accepted only if it explains the rows cleanly and the next candidate of its family, and the undamaged states, explain
 them several times worse. It is tried only on a slot that no undamaged state explains.
@@ -6,7 +6,7 @@ them several times worse. It is tried only on a slot that no undamaged state exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,9 +14,12 @@ import numpy as np
 import torch
 
 from eagle_forensics.boundary import Boundary
-from eagle_forensics.fingerprint import measure
+from eagle_forensics.fingerprint import measure, midlayer
 from eagle_forensics.fingerprint.calibration import THRESHOLDS
 from eagle_forensics.fingerprint.hypotheses import State
+from eagle_forensics.fingerprint.match import SlotMatch
+from eagle_forensics.fingerprint.noise import increment_share
+from eagle_forensics.fingerprint.parts import GatedMlp
 from eagle_forensics.fingerprint.rows import Reference, Weights
 
 MAX_ROWS = 512
@@ -33,7 +36,7 @@ class Form:
     detail: str
     """`each row holds the state of the position 1 token later`, `rank 3 of 8`."""
     error: float
-    """Median per-token relative error; for a rotation of the rows' inner products."""
+    """Median per-token relative error; for a rotation of the rows' inner products; inside a layer relative to what its MLP adds."""
     second: float
     second_text: str
     n: int
@@ -78,23 +81,31 @@ Candidate = tuple[Boundary, str, torch.Tensor, torch.Tensor]
 """Boundary, detail, rows of the slot, rows they should equal."""
 
 
-def damaged_forms(x: torch.Tensor, patch: Patch, ordinary: np.ndarray, plain: float) -> tuple[Form, ...]:
+def damaged_forms(x: torch.Tensor, patch: Patch, ordinary: np.ndarray, found: SlotMatch | None) -> tuple[Form, ...]:
     """The best of every family of damage on the ordinary rows of the patch, in the order of `FAMILIES`, up to the first that holds.
 
-    `x`: the slot's rows `[N, W]`; `ordinary`: `[N]` bool; `plain`: error of the nearest undamaged state (inf for another width).
+    `x`: the slot's rows `[N, W]`; `ordinary`: `[N]` bool; `found`: the nearest undamaged state (None for another width).
     """
     x = x[: len(patch)]
     at = np.flatnonzero(ordinary[: len(patch)])
+    plain = found.error.value if found else np.inf
     out = []
     for state, family in FAMILIES:
         limit = min(THRESHOLDS["increment_error" if state is State.NO_RESIDUAL else "clean_error"], plain / THRESHOLDS["clean_ratio"])
-        found = [_fit(b, detail, a, h) for b, detail, a, h in family(x, patch, at) if len(a) >= 8]
-        out += _best(state, found, limit, len(at))
+        out += _best(state, [_fit(b, detail, a, h) for b, detail, a, h in family(x, patch, at) if len(a) >= 8], limit, len(at))
         if out and out[-1].holds:
             return tuple(out)
     if plain >= THRESHOLDS["rotation_error"]:
         out += _best(State.ROTATED, _gram(x, patch, at[:256]), THRESHOLDS["gram_error"], min(256, len(at)))
+    if found and not _explained(out):
+        out += _inside(x, patch, at[: midlayer.ROWS], found)
+    if found and not _explained(out):
+        out += _noisy(x, patch, at, found)
     return tuple(out)
+
+
+def _explained(forms: list[Form]) -> bool:
+    return any(f.holds for f in forms)
 
 
 class _Fit(NamedTuple):
@@ -197,3 +208,56 @@ def _gram(x: torch.Tensor, patch: Patch, at: np.ndarray) -> list[_Fit]:
         return []
     own = x[at] @ x[at].T
     return [_fit(boundary, "inner products equal, values not", own, h[at] @ h[at].T) for boundary, h in patch.states.items()]
+
+
+INSIDE = {"middle": State.MIDDLE, "mlp": State.NO_RESIDUAL, "reduced": State.REDUCED, "share": State.SHARE}
+
+
+def _inside(x: torch.Tensor, patch: Patch, at: np.ndarray, found: SlotMatch) -> list[Form]:
+    """Forms inside a layer, judged by whether the layer's own MLP closes; single ranks' shares only next to the nearest state."""
+    if patch.weights.mlp is None or x.shape[1] != patch.hidden or len(at) < 16:
+        return []
+    near = {found.best.index, found.best.index + 1, found.second.index}
+    every = [b for b in patch.states if b.index and not b.normed]
+    first = patch.weights.mlp(0)
+    wide = first is None or 12 * first.gate.numel() * len(every) > midlayer.ALL_LAYERS_BYTES
+    rows, screened = at[: midlayer.SCREEN], []
+
+    def screen(boundary: Boundary, tried: Iterable[midlayer.Inner], mlp: GatedMlp) -> None:
+        for inner in tried:
+            if (errors := inner.errors(x[rows], patch.states[boundary][rows], mlp)) is not None:
+                screened.append((float(np.median(errors)), inner))
+
+    for boundary in every:
+        if (not wide or boundary.index in near) and (mlp := patch.weights.mlp(boundary.index - 1)) is not None:
+            screen(boundary, midlayer.simple(boundary), mlp)
+    if min((error for error, _ in screened), default=np.inf) > THRESHOLDS["increment_error"]:
+        for boundary in every:
+            if boundary.index in near and (mlp := patch.weights.mlp(boundary.index - 1)) is not None:
+                screen(boundary, midlayer.shares(boundary, mlp), mlp)
+    if len(screened) < 2:
+        return []
+    (_, best), (second, other) = sorted(screened, key=lambda f: f[0])[:2]
+    errors = best.errors(x[at], patch.states[best.boundary][at], patch.weights.mlp(best.boundary.index - 1))
+    if errors is None:
+        return []
+    middle, high = np.quantile(errors, [0.5, 0.9])
+    fits = [_Fit(float(middle), float(high), best.boundary, best.detail), _Fit(second, second, other.boundary, other.detail)]
+    return _best(INSIDE[best.kind], fits, THRESHOLDS["increment_error"], len(at))
+
+
+def _noisy(x: torch.Tensor, patch: Patch, at: np.ndarray, found: SlotMatch) -> list[Form]:
+    """The nearest state under noise: its tokens know no other, and no part of a layer is missing.
+
+    Half of a small MLP can be missing as undirected as noise is, so it holds only where `_inside` could try that and found nothing.
+    """
+    if not found.neighbours or len(at) < 16 or found.error.value == 0:
+        return []
+    tried = found.best.normed or (patch.weights.mlp is not None and found.best.index > 0 and patch.weights.mlp(found.best.index - 1) is not None)
+    share = increment_share(x[at], {b: h[at] for b, h in patch.states.items()}, found.best, patch.weights)
+    if share is None:
+        return []
+    holds = (tried and found.error.value <= THRESHOLDS["noise_error"] and found.ratio >= THRESHOLDS["noise_ratio"] and found.votes >= THRESHOLDS["noise_votes"]
+             and share <= THRESHOLDS["noise_share"])
+    return [Form(State.NOISY, found.best, f"the neighbouring layers explain {share:.0%} of the difference", found.error.value, found.second_error,
+                 str(found.second), found.error.n, holds)]

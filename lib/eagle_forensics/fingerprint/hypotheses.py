@@ -30,6 +30,10 @@ class State(StrEnum):
     SCALED = "scaled"
     SHIFTED = "shifted by tokens"
     ROTATED = "rotated"
+    MIDDLE = "half a layer early"
+    SHARE = "one rank's partial sum"
+    REDUCED = "reduced more than once"
+    NOISY = "whole, under noise without direction"
     BROKEN = "broken rows"
     UNKNOWN = "unknown"
 
@@ -51,6 +55,10 @@ EXPLANATIONS = {
     State.SCALED: Explanation("feature.partial-sum", "feature.norm-state"),
     State.SHIFTED: Explanation("data.hidden-shift", "wiring.layer-offset"),
     State.ROTATED: Explanation("feature.rotated-basis", "feature.missing-residual"),
+    State.MIDDLE: Explanation("wiring.layer-offset", "feature.partial-sum"),
+    State.SHARE: Explanation("feature.partial-sum", "wiring.layer-offset"),
+    State.REDUCED: Explanation("feature.partial-sum", "wiring.layer-offset"),
+    State.NOISY: Explanation(None, "feature.partial-sum"),
     State.BROKEN: Explanation("feature.non-finite", "feature.missing-stage"),
     State.UNKNOWN: Explanation(None, "a bank of another model"),
 }

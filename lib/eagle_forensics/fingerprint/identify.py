@@ -18,6 +18,7 @@ from eagle_forensics.fingerprint.hypotheses import State, Test
 from eagle_forensics.fingerprint.match import MatchTable, SlotMatch, match
 from eagle_forensics.fingerprint.measure import Glance, Health
 from eagle_forensics.fingerprint.rows import Bank, Reference, Rows, Weights, collect
+from eagle_forensics.fingerprint.teacher import Teacher, teacher_tests
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,13 @@ class SlotIdentity:
     sentence: str
     suspects: tuple[str, ...] = ()
     """Fault slugs that an unsure result points to; never an accusation."""
+    teacher: Teacher | None = None
+    """What the target's head reads off the slot; only where no bank identifies it."""
 
     @property
     def equals(self) -> Boundary | None:
-        """The boundary if the slot is that state whole and unchanged, else None."""
-        return self.boundary if self.sure and self.state is State.COMPLETE else None
+        """The boundary if the slot is that state whole (noise without direction allowed), else None."""
+        return self.boundary if self.sure and self.state in (State.COMPLETE, State.NOISY) else None
 
     @property
     def error(self) -> float | None:
@@ -69,7 +72,7 @@ class Identification:
     rows: int
     samples: int
     depth_order: tuple[int, ...]
-    """Slots by growing median norm: a hint of depth where no bank decides, never a proof."""
+    """Slots by what the head reads off them (logit lens), without a head by growing median norm: a hint of depth, never a proof."""
     sequence: np.ndarray = field(repr=False, compare=False)
     """`[N]`: sample number of every row."""
     position: np.ndarray = field(repr=False, compare=False)
@@ -98,8 +101,9 @@ def identify(samples: Iterable[Sample] | Rows, *, bank: Bank | None = None, weig
     bench = _Bench(rows, weights, reference, table, layers)
     slots = tuple(_slot(i, bench) for i in range(len(rows.planes)))
     glances = measure.glance(rows)
-    return Identification(slots, table, glances, layers, len(rows), len(rows.samples),
-                          tuple(sorted(range(len(glances)), key=lambda i: glances[i].median_norm)), rows.sequence, rows.position, tuple(notes))
+    lens = all(s.teacher for s in slots)
+    order = sorted(range(len(slots)), key=lambda i: slots[i].teacher.best if lens else glances[i].median_norm)
+    return Identification(slots, table, glances, layers, len(rows), len(rows.samples), tuple(order), rows.sequence, rows.position, tuple(notes))
 
 
 class _Bench:
@@ -112,9 +116,13 @@ class _Bench:
     def patch(self) -> Patch:
         return patch_of(self.reference)
 
-    def forms(self, slot: int, plain: float) -> tuple[Form, ...]:
+    @cached_property
+    def teachers(self) -> tuple[Teacher | None, ...]:
+        return teacher_tests(self.rows, self.weights)
+
+    def forms(self, slot: int) -> tuple[Form, ...]:
         x = self.reference.rows.planes[slot]
-        return damaged_forms(x, self.patch, measure.health(x).usable & ~self.table.sinks, plain)
+        return damaged_forms(x, self.patch, measure.health(x).usable & ~self.table.sinks, self.table.matches[slot])
 
 
 @dataclass(frozen=True)
@@ -125,6 +133,7 @@ class _Decision:
     form: Form | None = None
     suspects: tuple[str, ...] = ()
     why_not: str = ""
+    teacher: Teacher | None = None
 
 
 def _slot(slot: int, bench: _Bench) -> SlotIdentity:
@@ -142,7 +151,7 @@ def _slot(slot: int, bench: _Bench) -> SlotIdentity:
         candidates = (found.best, found.second) if found else (decision.boundary,) if decision.boundary else ()
     return SlotIdentity(slot, label, decision.boundary if decision.sure else None, decision.state, decision.sure, candidates, found,
                         decision.form, *tests, health, twin, _sentence(slot, label, decision, found, tests, health, bench.layers),
-                        decision.suspects)
+                        decision.suspects, decision.teacher)
 
 
 def _decide(slot: int, health: Health, tests: tuple[Test, Test, Test], found: SlotMatch | None, bench: _Bench) -> _Decision:
@@ -160,14 +169,27 @@ def _decide(slot: int, health: Health, tests: tuple[Test, Test, Test], found: Sl
     if is_embedding or clean:
         return _Decision(Boundary(0) if is_embedding else clean, State.COMPLETE, sure=True)
     if bench.table is not None:
-        forms = bench.forms(slot, found.error.value if found else np.inf)
+        forms = bench.forms(slot)
         accepted = next((f for f in forms if f.holds), None)
         if accepted:
             return _Decision(accepted.boundary, accepted.state, sure=True, form=accepted)
         return _Decision(suspects=_suspects(found, forms), why_not="; ".join(found.reasons) if found else _no_match(bench, slot))
-    if norm.holds and bench.layers is not None:
-        return _Decision(Boundary(bench.layers, True), why_not="a norm was applied, to which state only a bank can tell")
-    return _Decision(why_not="no bank holds states for its tokens")
+    return _without_bank(slot, norm, bench)
+
+
+def _without_bank(slot: int, norm: Test, bench: _Bench) -> _Decision:
+    """Norm state by the norm's weight and by what the head reads; the boundary stays a candidate."""
+    teacher = bench.teachers[slot]
+    state = teacher.state if teacher else None
+    if bench.layers is not None and (state or norm.holds):
+        if state == "twice":
+            return _Decision(Boundary(bench.layers), State.NORMED_TWICE, teacher=teacher, suspects=("data.norm-twice",),
+                             why_not="the final norm was applied twice, to which state only a bank can tell")
+        if state == "pre" and not norm.holds:
+            return _Decision(Boundary(bench.layers), teacher=teacher, why_not="un-normed and read by the head like the last layer's state; a layer before it only a bank can exclude")
+        if norm.holds:
+            return _Decision(Boundary(bench.layers, True), teacher=teacher, why_not="a norm was applied, to which state only a bank can tell")
+    return _Decision(teacher=teacher, why_not="no bank holds states for its tokens")
 
 
 def _suspects(found: SlotMatch | None, forms: Sequence[Form]) -> tuple[str, ...]:
@@ -198,7 +220,7 @@ def _sentence(slot: int, label: str | None, decision: _Decision, found: SlotMatc
     if not decision.sure:
         nearest = (f" Nearest: {found.best}, relative error {found.error.value:.3f}, then {found.second} with {found.second_error:.3f}."
                    if found else "")
-        known = "; ".join(t.text for t in tests if t.value is not None)
+        known = "; ".join([*(t.text for t in tests if t.value is not None), *([decision.teacher.text] if decision.teacher else [])])
         return f"{name} is not identified: {decision.why_not}.{nearest}" + (f" Known: {known}." if known else "")
     words, form = _words(decision.boundary, layers), decision.form
     if form:

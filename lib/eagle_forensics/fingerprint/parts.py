@@ -63,7 +63,7 @@ def gated_mlp(target: Target, layer: int) -> GatedMlp | None:
     """The MLP of one layer; None where the layer has another kind (experts, biases, further norms, quantised) or is too large."""
     names = {"norm": "post_attention_layernorm", "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
     infos = {part: target.tensors.get(f"layers.{layer}.{name}.weight") for part, name in names.items()}
-    odd = any(name.startswith(f"layers.{layer}.") and (name.endswith("proj.bias") and ".mlp." in name or "feedforward_layernorm" in name or "_scale" in name)
+    odd = any(name.startswith(f"layers.{layer}.") and ((name.endswith("proj.bias") and ".mlp." in name) or "feedforward_layernorm" in name or "_scale" in name)
               for name in target.tensors)
     if odd or target.norm_plus_one or target.config.get("hidden_act", "silu") != "silu" or not all(infos.values()):
         return None

@@ -64,12 +64,17 @@ def gather(case: Case, *, max_samples: int = 12, seed: int = 0, progress: Callab
     return Sources(info, samples, target, weights_of(target) if target and target.tensors else None, bank, tuple(problems), tuple(notes))
 
 
-def captures(case: Case, hidden: int | None = None) -> list[tuple[Path, str, str | None, tuple[Sample, ...] | EvidenceError]]:
+Captured = tuple[Path, str, str | None, tuple[Sample, ...] | EvidenceError]
+"""Path, execution path, label, and the samples or the reader's error."""
+
+
+def captures(case: Case, hidden: int | None = None) -> list[Captured]:
     """Every capture of the case: path, execution path, label, and its samples or the reader's error. `hidden`: width at which joined planes are split."""
     found = []
     for capture in case.captures:
         try:
-            result: tuple[Sample, ...] | EvidenceError = read_capture(capture.path, hidden)
+            read = read_capture(capture.path, hidden)
+            result: tuple[Sample, ...] | EvidenceError = tuple(replace(s, rank=capture.tp_rank) if s.rank is None else s for s in read)
         except EvidenceError as error:
             result = error
         found.append((capture.path, capture.path_kind, capture.label, result))

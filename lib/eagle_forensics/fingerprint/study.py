@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Finding, Status
+from eagle_forensics.fingerprint.consistency import paths_finding, rank_finding, rows_finding
 from eagle_forensics.fingerprint.findings import dump_findings, slot_findings
 from eagle_forensics.fingerprint.identify import Identification, identify
+from eagle_forensics.fingerprint.pairs import pair
+from eagle_forensics.fingerprint.ranks import RankResult, by_rank, compare_ranks
 from eagle_forensics.fingerprint.served import served_finding
-from eagle_forensics.fingerprint.sources import Sources, captures, gather
+from eagle_forensics.fingerprint.sources import Captured, Sources, captures, gather
 from eagle_forensics.fingerprint.trained import NOTEBOOK, capture_finding, record, trained_boundaries
 
 QUESTION = "Can the dump's tensors be identified?"
@@ -28,6 +32,11 @@ class Work:
     layers: Mapping[str, Any] | None
     """Record of notebook 01."""
     opening: tuple[Finding, ...]
+
+    @cached_property
+    def captures(self) -> list[Captured]:
+        """Captures of the serving host, read once."""
+        return captures(self.case, self.sources.target.hidden if self.sources and self.sources.target else None)
 
 
 def begin(case: Case, *, layers: Mapping[str, Any] | None, max_samples: int, seed: int, progress: Callable[[str], None] | None = None) -> Work:
@@ -60,7 +69,7 @@ def dump(work: Work) -> list[Finding]:
     layers, trainer = work.layers or {}, work.case.training.trainer
     items = dump_findings(work.found, manifest=work.sources.manifest(work.case), claimed=layers.get("trained_by_ids"),
                           last_expected=layers.get("last_expected"), n_aux=layers.get("n_aux"), trainer=f"{trainer.name} {trainer.version or ''}".strip() if trainer else None)
-    return [f for f in items if not f.id.startswith("layers.slot-")]
+    return [rows_finding(work.found), *(f for f in items if not f.id.startswith("layers.slot-"))]
 
 
 def served(work: Work) -> list[Finding]:
@@ -69,17 +78,53 @@ def served(work: Work) -> list[Finding]:
         return []
     items = [served_finding(work.found, work.layers, work.case, work.sources.target)]
     trained = trained_boundaries(work.found)
-    for index, (path, kind, label, samples) in enumerate(captures(work.case, work.sources.target.hidden if work.sources.target else None)):
+    for index, capture in enumerate(work.captures):
+        path, kind, label, samples = capture
+        common = {"id": f"layers.capture-{index}", "question": f"Which states does {path.name} hold?", "notebook": NOTEBOOK}
         if isinstance(samples, EvidenceError):
-            items.append(Finding(id=f"layers.capture-{index}", question=f"Which states does {path.name} hold?", status=Status.ERROR, notebook=NOTEBOOK, statement=str(samples)))
+            items.append(Finding(**common, status=Status.ERROR, statement=str(samples)))
             continue
+        lowest = min((s.rank for s in samples if s.rank is not None), default=None)
+        one = tuple(s for s in samples if s.rank == lowest) if lowest is not None else samples
         try:
-            seen = identify(samples, bank=_bank_for(work, samples), weights=work.sources.weights, layers=work.sources.layers)
+            seen = identify(one, bank=_bank_for(work, one), weights=work.sources.weights, layers=work.sources.layers)
         except (EvidenceError, OSError, ValueError) as error:
-            items.append(Finding(id=f"layers.capture-{index}", question=f"Which states does {path.name} hold?", status=Status.ERROR, notebook=NOTEBOOK, statement=str(error)))
+            items.append(Finding(**common, status=Status.ERROR, statement=str(error)))
             continue
         items.append(capture_finding(index, seen, trained, path_kind=kind, label=label))
-    return items
+    return [*items, *rank_findings(work), *path_findings(work)]
+
+
+def rank_findings(work: Work) -> list[Finding]:
+    """The ranks of every execution path side by side, where at least two recorded the same tokens."""
+    return [rank_finding(results, f"layers.ranks-{i}", f"the {kind} captures" if kind != "unknown" else "the captures") for i, (kind, results) in enumerate(rank_results(work))]
+
+
+def rank_results(work: Work) -> list[tuple[str, tuple[RankResult, ...]]]:
+    """Execution path and result a slot; a group whose ranks cannot be laid side by side is left out here and named by its captures."""
+    found = []
+    for kind in dict.fromkeys(kind for _, kind, _, _ in work.captures):
+        samples = [s for _, k, _, held in work.captures if k == kind and not isinstance(held, EvidenceError) for s in held]
+        ranks = by_rank(samples)
+        if ranks:
+            try:
+                found.append((kind, compare_ranks(ranks, bank=_bank_for(work, ranks[min(ranks)]), weights=work.sources.weights, layers=work.sources.layers)))
+            except (EvidenceError, OSError, ValueError):
+                continue
+    return found
+
+
+def path_findings(work: Work) -> list[Finding]:
+    """Eager against graph captures of the same prompt, where the case has both; needs no bank."""
+    by_kind = {kind: held for _, kind, _, held in reversed(work.captures) if not isinstance(held, EvidenceError)}
+    if not {"eager", "graph"} <= set(by_kind):
+        return []
+    try:
+        pairing = pair(by_kind["eager"], by_kind["graph"])
+    except EvidenceError as error:
+        return [Finding(id="layers.paths", question="Do the eager and the graph capture hold the same states for the same tokens?", notebook=NOTEBOOK, required=False,
+                        status=Status.SKIPPED, statement=f"Not compared: {error}", next_step="Capture one prompt on both paths, with its token ids.")]
+    return [paths_finding(pairing, "layers.paths", "the eager capture", "the graph capture", graph=True)]
 
 
 def trained_record(work: Work) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""Findings about recordings side by side: the ranks of one server, the eager and the graph path, unusable rows within a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from eagle_forensics.faults import fault as fault_of
+from eagle_forensics.finding import Competitor, Finding, Status
+from eagle_forensics.fingerprint.calibration import THRESHOLDS, why
+from eagle_forensics.fingerprint.hypotheses import State
+from eagle_forensics.fingerprint.identify import Identification
+from eagle_forensics.fingerprint.pairs import Pairing
+from eagle_forensics.fingerprint.ranks import Agreement, RankResult
+from eagle_forensics.fingerprint.trained import NOTEBOOK
+
+FAULTS = {Agreement.SLICES: ("feature.tp-slice", "feature.partial-sum"), Agreement.SHARES: ("feature.partial-sum", "wiring.layer-offset"),
+          Agreement.INNER_SHARES: ("feature.partial-sum", "wiring.layer-offset")}
+"""What an explained disagreement is called, and its rival."""
+OPEN = {Agreement.TOKENS: "runtime.dp-attention", Agreement.DIFFER: "feature.partial-sum"}
+REJECTED = {Agreement.SLICES: "a partial sum has the full width on every rank", Agreement.SHARES: "a layer offset is the same on every rank; these ranks differ",
+            Agreement.INNER_SHARES: "a layer offset is the same on every rank; these ranks differ"}
+
+
+def rank_finding(results: Sequence[RankResult], id: str, name: str) -> Finding:
+    """Do all tensor-parallel ranks hold the whole state? The slot that tells most stands for all."""
+    odd = [r for r in results if r.agreement is not Agreement.EQUAL]
+    worst = max((r.spread for r in results if r.spread == r.spread), default=None)
+    common: dict[str, Any] = {"id": id, "notebook": NOTEBOOK, "question": f"Do all ranks of {name} hold the same tensor?", "n": results[0].n, "observed": worst,
+                              "unit": "largest median per-token relative difference between ranks", "threshold": THRESHOLDS["clean_error"], "threshold_why": why("clean_error")}
+    if not odd:
+        return Finding(status=Status.PASS, statement=f"All {len(results[0].ranks)} ranks of {name} hold the same {len(results)} planes (largest median difference {worst:.1e}).",
+                       refuted_by="another forward pass in which the ranks differ", **common)
+    text = "; ".join(f"slot {r.slot}: {r.text}" for r in odd)
+    proven = next((r for r in odd if r.agreement in FAULTS), None)
+    if proven is None:
+        return Finding(status=Status.INCONCLUSIVE, fault=OPEN[odd[0].agreement], statement=f"The ranks of {name} do not hold the same tensor: {text}.",
+                       next_step="Give the target's states for these tokens (target.path or reference), or record with one rank and compare.", **common)
+    slug, rival = FAULTS[proven.agreement]
+    return Finding(status=Status.FAIL, fault=slug, statement=f"The ranks of {name} hold {proven.agreement}: {text}.",
+                   competitor=Competitor(fault=rival, margin=f"put together {proven.error:.3f} from {proven.boundary}, next {proven.second:.2f}; ranks {proven.spread:.2f} apart",
+                                         why_rejected=REJECTED[proven.agreement]),
+                   refuted_by=fault_of(slug).refuted_if, remedy=fault_of(slug).remedy, **common)
+
+
+def rows_finding(found: Identification) -> Finding:
+    """`layers.rows`: rows that no comparison can use, in slots that are otherwise sound."""
+    slots = [s for s in found.slots if s.state is not State.BROKEN]
+    bad = {s.slot: s.health.non_finite for s in slots if s.health.non_finite}
+    empty = {s.slot: s.health.zero + s.health.constant for s in slots if s.health.zero + s.health.constant}
+    common: dict[str, Any] = {"id": "layers.rows", "question": "Can every row be used?", "notebook": NOTEBOOK, "n": found.rows}
+    if bad:
+        return Finding(status=Status.FAIL, fault="feature.non-finite", statement="Rows with NaN or infinite values: " + ", ".join(f"{n} of {found.rows} in slot {i}" for i, n in bad.items()) + ".",
+                       observed=sum(bad.values()), expected=0, unit="rows", refuted_by=fault_of("feature.non-finite").refuted_if, remedy=fault_of("feature.non-finite").remedy,
+                       competitor=Competitor(fault="feature.missing-stage", margin=f"{sum(bad.values())} rows", why_rejected="a lost state leaves zeros, no NaN"), **common)
+    if empty:
+        return Finding(status=Status.INCONCLUSIVE, fault="feature.missing-stage", required=False, observed=sum(empty.values()), expected=0, unit="rows",
+                       statement="Rows that are zero or constant: " + ", ".join(f"{n} of {found.rows} in slot {i}" for i, n in empty.items()) + "; padding, or rows never written.",
+                       next_step="See whether the loss mask leaves these rows out.", **common)
+    return Finding(status=Status.PASS, required=False, statement=f"All {found.rows} rows of {len(slots)} slots are finite and none is empty.", **common)
+
+
+def paths_finding(pairing: Pairing, id: str, first: str, second: str, *, graph: bool) -> Finding:
+    """Do two recordings of the same prompt hold the same states? `graph`: one of the eager, one of the graph path."""
+    worst = max((e.value for e in pairing.estimates if e), default=None)
+    common: dict[str, Any] = {"id": id, "notebook": NOTEBOOK, "question": f"Do {first} and {second} hold the same states for the same tokens?", "n": pairing.n, "observed": worst,
+                              "unit": "largest median per-token relative difference", "threshold": THRESHOLDS["clean_error"], "threshold_why": why("clean_error")}
+    if pairing.equal:
+        return Finding(status=Status.PASS, statement=f"{first} and {second} hold the same {len(pairing.same)} states (largest median difference {worst:.3f}).",
+                       refuted_by="another prompt for which they differ", **common)
+    pairs = ", ".join(f"slot {i} is slot {j}" if j is not None else f"slot {i} is none of them (nearest {pairing.estimates[i].value:.2f} away)" if pairing.estimates[i]
+                      else f"slot {i} has another width" for i, j in enumerate(pairing.same))
+    statement = f"{first} and {second} do not hold the same states for the same tokens: {pairs}."
+    if not graph:
+        return Finding(status=Status.INCONCLUSIVE, required=False, fault="wiring.layer-offset", statement=statement,
+                       next_step="A bank of the target's states says which boundary each of them is.", **common)
+    return Finding(status=Status.FAIL, fault="wiring.graph-default-layers", statement=statement,
+                   competitor=Competitor(fault="runtime.graph-dtype", margin=f"largest median difference {worst:.2f}" if worst is not None else "no slot can be compared",
+                                         why_rejected="not rejected without a bank: there both paths hold valid states of different layers, a damaged graph holds none"),
+                   refuted_by=fault_of("wiring.graph-default-layers").refuted_if, remedy=fault_of("wiring.graph-default-layers").remedy, **common)

@@ -1,0 +1,79 @@
+"""Generators of damaged dumps of the real target: every kind is planes per sample, and what a right identification says.
+
+`Kind.planes(real, i, b)` are the rows of sequence i for a slot that is meant to be boundary b; `expected(b)` the boundary that is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from eagle_forensics.boundary import Boundary
+from eagle_forensics.fingerprint.hypotheses import State
+
+from .real import Real
+
+Planes = Callable[[Real, int, int], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of dump, and the truth about it."""
+
+    planes: Planes
+    state: State
+    """State a sure answer must name."""
+    boundaries: tuple[int, ...] = (2, 15, 27)
+    last: bool = True
+    """A healthy b=L as last plane."""
+    expected: Callable[[int, int], Boundary] = lambda b, layers: Boundary(b)
+    coincides: str | None = None
+    """The other hypothesis with which this one coincides on this evidence, where abstaining is right."""
+
+
+def kinds(real: Real) -> dict[str, Kind]:
+    """Every kind by name. `last` planes are made by the caller."""
+    last, norm = real.layers, real.weights.normed
+    rotation = torch.linalg.qr(torch.randn(real.target.hidden, real.target.hidden, generator=torch.Generator().manual_seed(0)))[0]
+    int4, int8 = real.quantised(4, 64), real.quantised(8, 0)
+    normed = lambda b, layers: Boundary(layers, True)  # noqa: E731
+
+    def stored(dtype: torch.dtype) -> Planes:
+        def planes(r: Real, i: int, b: int) -> torch.Tensor:
+            x = r.state(i, b)
+            scale = 448 / x.abs().amax(-1, keepdim=True) if dtype.itemsize == 1 else torch.ones(1)
+            return ((x * scale).to(dtype).float() / scale)
+        return planes
+
+    return {
+        "healthy": Kind(lambda r, i, b: r.state(i, b), State.COMPLETE),
+        "stored as float16": Kind(stored(torch.float16), State.COMPLETE),
+        "stored as float8, a scale a token": Kind(stored(torch.float8_e4m3fn), State.COMPLETE),
+        "computed in bfloat16": Kind(lambda r, i, b: r.in_bfloat16[i].states[b], State.COMPLETE),
+        "shift by one layer": Kind(lambda r, i, b: r.state(i, b + 1), State.COMPLETE, expected=lambda b, layers: Boundary(b + 1)),
+        "permuted slots": Kind(lambda r, i, b: r.state(i, b), State.COMPLETE, boundaries=(15, 2, 27)),
+        "embedding first": Kind(lambda r, i, b: r.state(i, b), State.COMPLETE, boundaries=(0, 2, 15)),
+        "post-norm final": Kind(lambda r, i, b: r.state(i, last + 1), State.COMPLETE, boundaries=(last,), last=False, expected=normed),
+        "double norm": Kind(lambda r, i, b: norm(r.state(i, last + 1)), State.NORMED_TWICE, boundaries=(last,), last=False),
+        "inner planes normed": Kind(lambda r, i, b: norm(r.state(i, b)), State.NORMED),
+        "TP slice, 8 ranks": Kind(lambda r, i, b: r.state(i, b)[:, 72:144], State.SLICE, last=False),
+        "TP slice, the rest zero": Kind(lambda r, i, b: torch.cat([r.state(i, b)[:, :288], torch.zeros(len(r.ids[i]), 288)], 1), State.SLICE),
+        "TP partial sum, rank 3 of 8": Kind(lambda r, i, b: r.partial(i, b, 3, 8), State.SHARE),
+        "TP partial sum, rank 1 of 2": Kind(lambda r, i, b: r.partial(i, b, 1, 2), State.SHARE),
+        "before the MLP": Kind(lambda r, i, b: r.runs[i].middle[b - 1], State.MIDDLE),
+        "MLP reduced 8 times": Kind(lambda r, i, b: 8 * r.state(i, b) - 7 * r.runs[i].middle[b - 1], State.REDUCED),
+        "state reduced 8 times": Kind(lambda r, i, b: 8 * r.state(i, b), State.SCALED),
+        "missing residual": Kind(lambda r, i, b: r.state(i, b) - r.state(i, b - 1), State.NO_RESIDUAL),
+        "MLP output only": Kind(lambda r, i, b: r.state(i, b) - r.runs[i].middle[b - 1], State.NO_RESIDUAL),
+        "alias of the last plane": Kind(lambda r, i, b: r.state(i, 27), State.COMPLETE, expected=lambda b, layers: Boundary(27)),
+        "rotated": Kind(lambda r, i, b: r.state(i, b) @ rotation, State.ROTATED),
+        "int4 target, groups of 64": Kind(lambda r, i, b: int4[i].states[b], State.NOISY),
+        "int8 target, a scale a row": Kind(lambda r, i, b: int8[i].states[b], State.COMPLETE),
+        "one token late": Kind(lambda r, i, b: r.state(i, b).roll(1, 0), State.SHIFTED),
+        "one token early": Kind(lambda r, i, b: r.state(i, b).roll(-1, 0), State.SHIFTED),
+        "zero rows": Kind(lambda r, i, b: torch.zeros_like(r.state(i, b)), State.BROKEN, last=False),
+        "constant rows": Kind(lambda r, i, b: torch.ones_like(r.state(i, b)), State.BROKEN, last=False),
+        "non-finite rows": Kind(lambda r, i, b: torch.full_like(r.state(i, b), torch.nan), State.BROKEN, last=False),
+    }
