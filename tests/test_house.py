@@ -104,7 +104,7 @@ def test_a_notebook_is_stripped_thin_and_narrated(path):
     for cell in code:
         source = "".join(cell["source"])
         assert not cell["outputs"] and cell["execution_count"] is None
-        assert len(source.splitlines()) <= 14, f"cell {cell['id']} is long: one idea a cell"
+        assert len(source.splitlines()) <= 14 or "parameters" in cell["metadata"].get("tags", []), f"cell {cell['id']} is long: one idea a cell"
         nodes = list(ast.walk(ast.parse(source)))
         assert not any(isinstance(n, ast.FunctionDef | ast.ClassDef | ast.Try | ast.While) for n in nodes), f"cell {cell['id']} holds logic"
         assert "sys.path" not in source and not source.lstrip().startswith(("!", "%"))

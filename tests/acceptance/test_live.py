@@ -14,6 +14,7 @@ from eagle_forensics.acceptance.connect import connect
 from eagle_forensics.acceptance.counters import Acceptance
 from eagle_forensics.acceptance.workload import Prompt, render
 from eagle_forensics.case import Case
+from eagle_forensics.evidence.answers import read_answers
 from eagle_forensics.evidence.decode_log import Window
 from eagle_forensics.evidence.transport import KEY_VARIABLE, Failure, Patience, Transport
 from eagle_forensics.finding import Status
@@ -66,6 +67,11 @@ def test_it_stops_once_the_interval_is_narrow():
 def test_concurrent_answers_keep_the_order_of_the_workload():
     m, _ = one(live.Settings(Sampling(0.0, 50), concurrency=8, half_width=None))
     assert [a.prompt for a in m.answers] == [p.id for p in PROMPTS] and m.counted.rounds == m.acceptance.rounds
+
+
+def test_one_answer_of_a_domain_has_no_interval():
+    frame = live_frames.domains_frame(one(prompts=PROMPTS[:3])[0]).set_index("domain")
+    assert frame.loc["chat", "low"] < frame.loc["chat", "accept length"] and frame.loc["code", ["low", "high"]].isna().all()
 
 
 def test_prompts_of_a_log_keep_their_own_length():
@@ -287,7 +293,10 @@ def test_study_measures_a_grid_and_a_repetition_on_the_same_prompts(tmp_path):
     assert {f.id: f.status for f in live_study.told_apart(work)} == {
         "acceptance.split-rounds": Status.SKIPPED, "acceptance.split-length": Status.SKIPPED, "acceptance.split-domains": Status.PASS, "acceptance.split-cache": Status.SKIPPED,
         "acceptance.split-load": Status.PASS, "acceptance.split-temperature": Status.PASS}
-    assert sorted(f.name for f in (tmp_path / "live").glob("*.jsonl"))[0] == "answers_baseline.jsonl" and len(list((tmp_path / "live").glob("*.jsonl"))) == 8
+    assert sorted(f.name for f in (tmp_path / "live").glob("*.jsonl"))[0] == "answers_baseline.jsonl" and len(list((tmp_path / "live").glob("answers_*.jsonl"))) == 8
+    left = read_answers(tmp_path / "live")
+    assert (left.engine, left.steps, left.temperature, left.where) == ("sglang", 3, 0.0, tmp_path / "live")
+    assert [(a.prompt, a.rounds, a.output_ids) for a in left.answers] == [(a.prompt, a.acceptance.rounds, a.output_ids) for a in work.speculation.good]
 
 
 def test_a_grid_without_a_point_is_refused(tmp_path):

@@ -80,8 +80,8 @@ def test_tables_and_figures_show_what_was_found(trained, grid):
     a = [trained.accuracy(k).value for k in range(2)]
     assert three["product of the steps' accuracies"][0] == f"{1 + a[0] + a[0] * a[1]:.3f}"
     assert three["if every step were that good"][0] == f"{1 + a[0] + a[0] ** 2:.3f}"
-    assert len(frames.tree_frame(grid)) == len(grid) and set(study.tree_record(grid)["trees"]) == {f"{p.steps},{p.topk},{p.draft_tokens}" for p in grid}
-    assert "2,4,8" in study.tree_record(grid)["trees"] and study.tree_record(()) == {} and "draft tokens" in figures.tree_figure(grid)[1]
+    assert len(frames.tree_frame(grid)) == len(grid) and set(study.setting_record(grid, ())["trees"]) == {f"{p.steps},{p.topk},{p.draft_tokens}" for p in grid}
+    assert "2,4,8" in study.setting_record(grid, ())["trees"] and study.setting_record((), ()) == {} and "draft tokens" in figures.tree_figure(grid)[1]
     assert all(f([]) is None for f in (frames.definition_frame, frames.tree_frame, frames.temperature_frame, figures.tree_figure))
     assert frames.three_numbers_frame(None, None, 2) is None and figures.temperature_figure([], None) is None
 
@@ -105,7 +105,7 @@ def evaluate_model():
 def test_without_the_targets_head_the_tokens_stand_for_it(trained):
     own = study.own_choices(bench(), trained)
     assert own.teacher is None and "no target" in own.reason
-    assert study.temperatures(bench(), own, 2)[0] == () and "not known" in study.temperatures(bench(), own, 2)[1]
+    assert study.temperatures(bench(), own, 2, (0.6,))[0] == () and "not known" in study.temperatures(bench(), own, 2, (0.6,))[1]
     bare = SimpleNamespace(**{**vars(bench(target=object())), "slots": TRAINED})
     assert "none is the target's last state" in study.own_choices(bare, trained).reason
     assert compare_metrics({"full_acc_0": 0.5}, trained, teacher=own.teacher)[0].substituted

@@ -22,6 +22,9 @@ class Sampling:
 
     temperature: float = 0.0
     max_tokens: int = 128
+    json_schema: str | None = None
+    """A JSON schema, as JSON text, that the answer has to keep to."""
+    regex: str | None = None
 
 
 @dataclass(frozen=True)

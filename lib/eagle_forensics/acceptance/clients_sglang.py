@@ -71,7 +71,8 @@ class SglangClient:
         return states[0].get("avg_spec_accept_length")
 
     async def answer(self, prompt: str, domain: str, ids: tuple[int, ...], sampling: Sampling) -> Answer:
-        body = {"input_ids": list(ids), "stream": True, "sampling_params": {"temperature": sampling.temperature, "max_new_tokens": sampling.max_tokens}}
+        constraint = {k: v for k in ("json_schema", "regex") if (v := getattr(sampling, k)) is not None}
+        body = {"input_ids": list(ids), "stream": True, "sampling_params": {"temperature": sampling.temperature, "max_new_tokens": sampling.max_tokens, **constraint}}
         began = time.monotonic()
         first, last, seen = None, b"", []
         try:

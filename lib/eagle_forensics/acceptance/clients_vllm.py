@@ -63,7 +63,7 @@ class VllmClient:
         first, out, seen, text, finish, usage, spec = None, [], [], [], None, {}, None
         try:
             body = {"model": await self._name(), "prompt": list(ids), "max_tokens": sampling.max_tokens, "temperature": sampling.temperature,
-                    "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
+                    "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True, **_constrained(sampling)}
             async with aclosing(self.transport.events("/v1/completions", body)) as events:
                 async for event in events:
                     piece = json.loads(event)
@@ -156,6 +156,13 @@ class VllmClient:
             raise
         config = said.get("vllm_config") if isinstance(said, Mapping) else None
         return shown_arguments(config if isinstance(config, Mapping) else {}), ()
+
+
+def _constrained(sampling: Sampling) -> dict[str, Any]:
+    """`structured_outputs` of vLLM 0.11 and later (docs/features/structured_outputs.md; the older guided_json went in 0.12)."""
+    if sampling.json_schema is not None:
+        return {"structured_outputs": {"json": sampling.json_schema}}
+    return {"structured_outputs": {"regex": sampling.regex}} if sampling.regex is not None else {}
 
 
 def _refused(said: Any) -> Failure:

@@ -25,10 +25,13 @@ def prediction(runs: Sequence[Run], predicted: Mapping[str, Any] | None, *, serv
                        statement="There is no offline prediction: it would tell a badly fed drafter (live below prediction) from a weak one.")
     matches = [m for m in (_prediction.match(r, predicted) for r in runs if r.is_speculative) if m]
     if not matches:
+        if others := [why for r in runs if r.is_speculative and (why := _prediction.unpredicted(r, predicted))]:
+            return Finding(**common, status=Status.SKIPPED, statement=f"{'; '.join(dict.fromkeys(others[:3]))}.", next_step=(
+                "Name this setting on the launch line of the case (trees) or in notebook 02's parameter `temperature`, run notebook 02, then this one."))
         return Finding(**common, status=Status.SKIPPED, next_step=f"Measure at one of {sorted(_prediction.predicted_steps(predicted))} steps.",
                        statement="No run was measured at a step count for which the accept length was predicted.")
     m = max(matches, key=lambda m: m.shortfall)
-    figures = f"{m.run.label}: measured {spread(m.measured)}, predicted for the trained wiring {spread(m.trained)}"
+    figures = f"{m.run.label}: measured {spread(m.measured)}, predicted for the trained wiring{f' at {m.basis}' if m.basis else ''} {spread(m.trained)}"
     shown = {"observed": m.measured.value, "expected": m.trained.value, "interval": m.measured.interval, "n": m.run.rounds,
              "evidence": tuple(Evidence(note=f"{h.name}: {spread(h.predicted)}, {'meets' if h.distance == 0 else f'misses by {h.distance:.3f}'}")
                                for h in m.hypotheses[:8]) + (_made_before(m) if live else ())}

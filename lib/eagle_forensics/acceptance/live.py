@@ -184,7 +184,7 @@ async def _open(label: str, client: Client, workload: Workload, settings: Settin
 async def _ask(client: Client, prompt: Prompt, settings: Settings) -> Answer:
     sampling = settings.sampling
     return await client.answer(prompt.id, prompt.domain, prompt.ids, Sampling(
-        sampling.temperature if prompt.temperature is None else prompt.temperature, prompt.max_tokens or sampling.max_tokens))
+        sampling.temperature if prompt.temperature is None else prompt.temperature, prompt.max_tokens or sampling.max_tokens, prompt.json_schema, prompt.regex))
 
 
 async def _block(client: Client, prompts: Sequence[Prompt], settings: Settings) -> list[Answer]:

@@ -11,6 +11,7 @@ from eagle_forensics.acceptance import counters
 from eagle_forensics.acceptance.clients import Answer
 from eagle_forensics.acceptance.live import Measurement
 from eagle_forensics.acceptance.runs import Run
+from eagle_forensics.acceptance.verification import verification
 
 
 def servers_frame(measurements: Sequence[Measurement]) -> pd.DataFrame:
@@ -53,7 +54,8 @@ def domains_frame(m: Measurement) -> pd.DataFrame:
         parts = [a.acceptance for a in m.good if a.domain == domain and a.acceptance is not None]
         if parts:
             al = counters.accept_length(parts)
-            rows.append({"domain": domain, "answers": len(parts), "verify rounds": al.n, "accept length": al.value, "low": al.low, "high": al.high})
+            low, high = al.bounded or (None, None)
+            rows.append({"domain": domain, "answers": len(parts), "verify rounds": al.n, "accept length": al.value, "low": low, "high": high})
     return pd.DataFrame(rows)
 
 
@@ -74,6 +76,7 @@ def as_run(m: Measurement) -> Run:
         topk=m.server.topk if speculative else None, draft_tokens=m.server.draft_tokens if speculative else None, temperature=m.settings.sampling.temperature,
         concurrency=m.settings.concurrency, dataset=m.workload.name, prompts_hash=m.workload.prompts_hash, rounds=found.rounds if found else None,
         accept_length=al if speculative else None, survival=found.survival if found else None, distinct_output_tokens=len(distinct) or None,
+        verification=verification(m.server) if speculative else None,
         tokens_per_second=stats.ratio_of_sums([n for _, n, _ in timed], [s for _, _, s in timed], seed=m.settings.seed) if timed else None,
         cycle_ms=_cycle(timed, m.settings.seed) if speculative else None)
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from eagle_forensics.acceptance import live, live_findings, sanity, serve, simulation, splits, workload
-from eagle_forensics.acceptance.clients import Answer, Client, Sampling
+from eagle_forensics.acceptance import (
+    asides,
+    kept,
+    live,
+    live_findings,
+    sanity,
+    serve,
+    simulation,
+    splits,
+    workload,
+)
+from eagle_forensics.acceptance.asides import Asides, Plan
+from eagle_forensics.acceptance.clients import Client, Sampling
 from eagle_forensics.acceptance.connect import connect
 from eagle_forensics.acceptance.live import Measurement, Settings
 from eagle_forensics.acceptance.paired import Speed, speed
@@ -45,6 +55,8 @@ class LiveWork:
     """At further concurrencies and temperatures, on the same prompts."""
     again: Mapping[str, Measurement] | None = None
     """The first setting once more, with the prompts in the prefix cache."""
+    aside: Asides = field(default_factory=Asides)
+    """Further prompts, at the first setting."""
     pairs: int = 0
     """Greedy answers that both servers gave in full."""
     divergences: tuple[Divergence, ...] = ()
@@ -77,11 +89,12 @@ def progress_line(text: str) -> None:
 
 def begin(case: Case, folder: Path, *, launch: str = "", launch_baseline: str = "", prompts: str | Path = "", temperature: Sequence[float] = (0.0,),
           concurrency: Sequence[int] = (1,), max_tokens: int = 128, warm_up: int = 2, half_width: float = 0.1, limit: int = 0, again: bool = False, seed: int = 0,
-          patience: Patience | None = None, progress: Progress | None = progress_line) -> LiveWork:
+          structured: bool = False, prompt_lengths: Sequence[int] = (), patience: Patience | None = None, progress: Progress | None = progress_line) -> LiveWork:
     """Measure the case's live servers: those of `serving.url` and `serving.baseline_url`, or started here from launch commands.
 
     Nothing is measured where the case names no URL and no command is given. Answers and server logs are written into `folder` as they come. The first
     temperature is measured at every concurrency, the other temperatures at the first one. `half_width` 0 and `limit` 0: ask all prompts.
+    `structured`: prompts under a grammar as well, each also free. `prompt_lengths`: the first prompts once more, padded to each.
     A server that is not up, or refuses, becomes the opening finding.
     """
     urls = {SPECULATION: case.serving.url, BASELINE: case.serving.baseline_url}
@@ -92,6 +105,7 @@ def begin(case: Case, folder: Path, *, launch: str = "", launch_baseline: str = 
         points = _points(temperature, concurrency, Settings(Sampling(max_tokens=max_tokens), warm_up=warm_up, half_width=half_width or None, seed=seed))
         own = Path(prompts) if prompts else None
         work = workload.render(workload.read_prompts(own), case.target.path if case.target else None, name=own.name if own else "built-in")
+        plan = asides.plan(work, case.target.path if case.target else None, structured=structured, lengths=prompt_lengths)
         work = work.first(limit) if limit else work
         _refuse_simulation(case, commands)
         with ExitStack() as stack:
@@ -99,7 +113,7 @@ def begin(case: Case, folder: Path, *, launch: str = "", launch_baseline: str = 
                 if command:
                     server = stack.enter_context(serve.serving(command, folder / f"{label}.log", progress=progress))
                     urls[label] = server.url
-            found = _wait(_measure({k: str(u) for k, u in urls.items() if u}, work, points, again, folder, patience, progress))
+            found = _wait(_measure({k: str(u) for k, u in urls.items() if u}, work, points, again, plan, folder, patience, progress))
         log = folder / f"{SPECULATION}.log" if launch else case.serving.log
         return replace(found, windows=read_decode_log(log).speculative if log else ())
     except (EvidenceError, Failure, ValueError, serve.ServeError) as error:
@@ -133,24 +147,19 @@ def _refuse_simulation(case: Case, commands: Mapping[str, str]) -> None:
             raise live.Refused(f"{where} sets {why}: the server simulates acceptance, and its accept length says nothing about the drafter. Start it without.")
 
 
-async def _measure(urls: Mapping[str, str], work: workload.Workload, points: Sequence[Settings], again: bool, folder: Path, patience: Patience | None,
-                   progress: Progress | None) -> LiveWork:
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("answers_*.jsonl"):
-        old.unlink()
+async def _measure(urls: Mapping[str, str], work: workload.Workload, points: Sequence[Settings], again: bool, plan: Plan, folder: Path,
+                   patience: Patience | None, progress: Progress | None) -> LiveWork:
+    kept.start(folder, work)
     async with AsyncExitStack() as stack:
         most = max(p.concurrency for p in points)
         clients = {label: await connect(await stack.enter_async_context(Transport(url, patience, connections=most + 2))) for label, url in urls.items()}
 
-        async def at(settings: Settings, name: str, lanes: Mapping[str, Client] = clients) -> dict[str, Measurement]:
-            def keep(label: str, answers: Sequence[Answer]) -> None:
-                with (folder / f"answers_{label}{name}.jsonl").open("a", encoding="utf-8") as file:
-                    file.writelines(json.dumps(asdict(a), ensure_ascii=False) + "\n" for a in answers)
-
-            return await live.measure(lanes, work, settings, progress, keep)
+        async def at(settings: Settings, name: str, lanes: Mapping[str, Client] = clients, asked: workload.Workload = work) -> dict[str, Measurement]:
+            return await live.measure(lanes, asked, settings, progress, lambda label, answers: kept.answers(folder, f"{label}{name}", answers))
 
         first = points[0]
         found = LiveWork(await at(first, ""))
+        kept.served(folder, found.speculation)
         if not found.speculation.complete:
             return found
         try:
@@ -159,6 +168,11 @@ async def _measure(urls: Mapping[str, str], work: workload.Workload, points: Seq
             for p in points[1:]:
                 at_point = await at(p, f"_temperature-{p.sampling.temperature:g}_concurrency-{p.concurrency}")
                 found = replace(found, others=(*found.others, at_point))
+
+            async def speculating(asked: workload.Workload, name: str) -> Measurement:
+                return (await at(replace(first, warm_up=0, half_width=None), name, {SPECULATION: clients[SPECULATION]}, asked))[SPECULATION]
+
+            found = replace(found, aside=await asides.ask(plan, speculating))
         except Failure as failure:  # what was measured before stays
             found = replace(found, measurements={k: replace(m, problems=(*m.problems, f"further settings were not measured: {failure}")) for k, m in found.measurements.items()})
         return await _parted(found, work, clients, greedy=first.sampling.temperature == 0)
@@ -213,7 +227,7 @@ def told_apart(work: LiveWork) -> list[Finding]:
         points = [p for p in work.others if _differs(p[SPECULATION], m) == kind]
         if points:
             found.append(split((work.measurements, *points)))
-    return found
+    return [*found, *filter(None, (asides.structured(work.aside), asides.lengths(work.aside)))]
 
 
 def _differs(other: Measurement, first: Measurement) -> str:

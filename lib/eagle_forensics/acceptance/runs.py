@@ -50,6 +50,8 @@ class Run:
     distinct_output_tokens: int | None = None
     cuda_graph: bool | None = None
     env_hash: str | None = None
+    verification: str | None = None
+    """Above temperature 0, where the server is known: `greedy` (whatever is asked), `target-only` or `rejection`."""
     cycle_ms: stats.Estimate | None = None
     """Milliseconds a round where they were measured as such (live), not divided out of printed figures."""
 

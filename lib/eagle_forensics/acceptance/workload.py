@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from eagle_forensics.evidence.answers import CONSTRAINTS
 from eagle_forensics.evidence.records import EvidenceError
 
 BUILTIN = Path(__file__).with_name("prompts.jsonl")
+STRUCTURED = Path(__file__).with_name("prompts_structured.jsonl")
+"""Eight prompts, each with the JSON schema that its answer has to keep to."""
 MAX_BYTES = 200_000_000
 MAX_LINE = 4_000_000
 
@@ -33,6 +36,20 @@ class Prompt:
     max_tokens: int | None = None
     """Recorded in a replayed log; overrides the run's length."""
     temperature: float | None = None
+    json_schema: str | None = None
+    """The answer has to keep to this JSON schema (as JSON text): the server constrains it by a grammar."""
+    regex: str | None = None
+    """The answer has to match this expression."""
+
+    @property
+    def constraint(self) -> dict[str, str]:
+        """What the answer has to keep to, by the engines' own names; empty for a free one."""
+        return {k: v for k in CONSTRAINTS if (v := getattr(self, k)) is not None}
+
+    @property
+    def free(self) -> Prompt:
+        """The same prompt without a constraint."""
+        return replace(self, json_schema=None, regex=None)
 
 
 @dataclass(frozen=True)
@@ -53,7 +70,11 @@ class Workload:
 
     def first(self, n: int) -> Workload:
         """The first n prompts, hashed anew."""
-        return self if n >= len(self.prompts) else _workload(self.prompts[:n], self.template_hash, self.name)
+        return self if n >= len(self.prompts) else self.of(self.prompts[:n])
+
+    def of(self, prompts: Sequence[Prompt], name: str = "") -> Workload:
+        """Other rendered prompts in place of these, hashed anew."""
+        return _workload(prompts, self.template_hash, name or self.name)
 
 
 def read_prompts(path: Path | str | None = None) -> tuple[Prompt, ...]:
@@ -61,7 +82,8 @@ def read_prompts(path: Path | str | None = None) -> tuple[Prompt, ...]:
 
     A line is an object with `messages`, `prompt` (text, token ids or messages), `text` or `input_ids`, optional `id` and `domain`
     (or `category`). A request log replays too: the request may stand under `body`, `request` or `obj`, with `max_tokens` or
-    `max_new_tokens` and `temperature`, as OpenAI batch files and the engines' own logs write it.
+    `max_new_tokens` and `temperature`, as OpenAI batch files and the engines' own logs write it. A constraint on the answer is `json_schema`
+    or `regex` (vLLM: under `structured_outputs`, SGLang: among the sampling parameters), or OpenAI's `response_format`.
     """
     path = Path(path) if path is not None else BUILTIN
     found, seen = [], set()
@@ -108,7 +130,7 @@ def _rendered(prompt: Prompt, tokenizer: Any, folder: Path | str) -> Prompt:
         if tokenizer.chat_template is None:
             raise EvidenceError(f"{folder}: its tokenizer has no chat template; give prompts as `text`.")
         ids = tokenizer.apply_chat_template([dict(m) for m in prompt.messages], add_generation_prompt=True, return_dict=True)["input_ids"]
-    return Prompt(prompt.id, prompt.domain, ids=tuple(map(int, ids)), max_tokens=prompt.max_tokens, temperature=prompt.temperature)
+    return replace(prompt, messages=None, text=None, ids=tuple(map(int, ids)))
 
 
 def _workload(prompts: Sequence[Prompt], template_hash: str | None, name: str) -> Workload:
@@ -146,7 +168,7 @@ def _prompt(row: dict[str, Any], number: int, path: Path) -> Prompt:
     name = str(next((row[k] for k in ("id", "custom_id", "rid") if row.get(k) is not None), f"line {number}"))
     common = {"id": name, "domain": str(row.get("domain") or row.get("category") or "own"),
               "max_tokens": next((sampling[k] for k in ("max_tokens", "max_completion_tokens", "max_new_tokens") if isinstance(sampling.get(k), int)), None),
-              "temperature": float(sampling["temperature"]) if isinstance(sampling.get("temperature"), int | float) else None}
+              "temperature": float(sampling["temperature"]) if isinstance(sampling.get("temperature"), int | float) else None, **_constraint(request, sampling)}
     if isinstance(said, str):
         return Prompt(**common, text=said)
     if isinstance(said, list) and said and all(isinstance(t, int) and not isinstance(t, bool) and t >= 0 for t in said):
@@ -154,3 +176,15 @@ def _prompt(row: dict[str, Any], number: int, path: Path) -> Prompt:
     if isinstance(said, list) and said and all(isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in said):
         return Prompt(**common, messages=tuple({"role": m["role"], "content": m["content"]} for m in said))
     raise EvidenceError(f"{path}, line {number}: no prompt in it; expected `messages` (role and text content), `prompt`, `text` or `input_ids`.")
+
+
+def _constraint(request: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, str]:
+    """`json_schema` as JSON text or `regex`, wherever the request's API puts it; other grammars are left out."""
+    vllm = request.get("structured_outputs") if isinstance(request.get("structured_outputs"), dict) else {}
+    form = request.get("response_format") if isinstance(request.get("response_format"), dict) else {}
+    named = form.get("json_schema") if isinstance(form.get("json_schema"), dict) else {}
+    schema = next((v for v in (sampling.get("json_schema"), vllm.get("json"), named.get("schema"), {"type": "object"} if form.get("type") == "json_object" else None) if v), None)
+    regex = next((v for v in (sampling.get("regex"), vllm.get("regex")) if isinstance(v, str) and v), None)
+    if schema is not None:
+        return {"json_schema": schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)}
+    return {"regex": regex} if regex else {}

@@ -118,14 +118,15 @@ def _range(low: int, high: int) -> str:
 def prediction_record(trained: Correctness, wirings: Mapping[str, Correctness], served: Correctness | None, served_name: str | None) -> dict[str, Any]:
     """`steps` and `wirings`: accept length by step count for the trained and every other wiring, at full and at screened sizes."""
     def lengths(c: Correctness) -> dict[str, Any]:
-        return {str(p.steps): _plain(p.accept_length) for p in predict_accept_length(c)}
+        return {str(p.steps): plain(p.accept_length) for p in predict_accept_length(c)}
 
     def summary(c: Correctness | None) -> dict[str, Any] | None:
-        return None if c is None else {"accuracy": _plain(c.accuracy(0)), "accept_length": _plain(c.accept_length())}
+        return None if c is None else {"accuracy": plain(c.accuracy(0)), "accept_length": plain(c.accept_length())}
 
     return {"steps": lengths(trained), "wirings": {name: lengths(c) for name, c in wirings.items()}, "trained": summary(trained),
-            "served": summary(served), "served_wiring": served_name, "coverage": _plain(trained.coverage())}
+            "served": summary(served), "served_wiring": served_name, "coverage": plain(trained.coverage())}
 
 
-def _plain(e: stats.Estimate) -> dict[str, Any]:
+def plain(e: stats.Estimate) -> dict[str, Any]:
+    """An estimate as a record keeps it."""
     return {"value": e.value, "low": e.low, "high": e.high, "n": e.n, "clusters": e.clusters, "method": e.method}

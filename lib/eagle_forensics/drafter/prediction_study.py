@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle_forensics.drafter.correctness import Correctness
+from eagle_forensics.drafter.frames import plain
 from eagle_forensics.drafter.mask import mask_finding
 from eagle_forensics.drafter.recorded import spread
 from eagle_forensics.drafter.sampling import SampledPrediction, sampled_predictions
@@ -16,7 +17,6 @@ from eagle_forensics.drafter.vocabulary import map_finding
 from eagle_forensics.drafter.workbench import Workbench
 from eagle_forensics.finding import Finding
 
-TEMPERATURES = (0.3, 0.6, 1.0)
 HEAD_WORK = 1.2e11
 """Floating-point operations of the target's head for predictions above temperature 0: 2,100 tokens of a 576-wide target with 49,152 tokens."""
 
@@ -77,7 +77,7 @@ def greedy(trained: Correctness | None, steps: int) -> float | None:
     return trained.accept_length(min(steps, trained.steps)).value if trained else None
 
 
-def temperatures(bench: Workbench | None, own: OwnChoices, steps: int, values: Sequence[float] = TEMPERATURES) -> tuple[tuple[SampledPrediction, ...], str | None]:
+def temperatures(bench: Workbench | None, own: OwnChoices, steps: int, values: Sequence[float]) -> tuple[tuple[SampledPrediction, ...], str | None]:
     """Chains above temperature 0 with the dump's states, and why there is no prediction where there is none."""
     if bench is None:
         return (), None
@@ -90,7 +90,11 @@ def temperatures(bench: Workbench | None, own: OwnChoices, steps: int, values: S
         return (), str(error)
 
 
-def tree_record(grid: Sequence[TreePrediction]) -> dict[str, Any]:
-    """`steps,topk,draft_tokens` -> accept length with its interval, for notebook 04; empty without a grid."""
-    return {} if not grid else {"trees": {f"{p.steps},{p.topk},{p.draft_tokens}": {"value": p.accept_length.value, "low": p.accept_length.low, "high": p.accept_length.high, "n": p.accept_length.n,
-                                                     "clusters": p.accept_length.clusters, "method": p.accept_length.method} for p in grid}}
+def setting_record(grid: Sequence[TreePrediction], sampled: Sequence[SampledPrediction]) -> dict[str, Any]:
+    """For notebook 04, each empty without predictions: `trees` (`steps,topk,draft_tokens` -> accept length with its interval) and `temperatures`
+    (temperature -> rule of verification -> steps -> lower and upper bound)."""
+    found: dict[str, Any] = {"trees": {f"{p.steps},{p.topk},{p.draft_tokens}": plain(p.accept_length) for p in grid}} if grid else {}
+    for p in sampled:
+        rules = found.setdefault("temperatures", {}).setdefault(f"{p.temperature:g}", {})
+        rules.setdefault(p.rule, {})[str(p.steps)] = {"low": plain(p.low), "high": plain(p.high)}
+    return found

@@ -56,7 +56,7 @@ def compare_sets(bench: Workbench, steps: int, served: Sequence[int] | None, gra
     sequences = bench.computed
     mixed = None
     if served and graph and tuple(graph) != tuple(served) and bench.holds(served) and bench.holds(graph):
-        sequences = tuple(_decoded(s, served, graph) for s in sequences)
+        sequences = tuple(decoded(s, served, graph) for s in sequences)
         mixed = Wiring(tuple(f"decode {i}" for i in range(len(graph))), name="CUDA graph")
     keep = [w for w in (dump, wanted, mixed) if w]
     results = run_battery(bench.drafter, sequences, list(dict.fromkeys([dump, *wirings.values(), *([mixed] if mixed else [])])), steps, keep=keep)
@@ -103,7 +103,7 @@ def _order(base: Wiring, slots: Sequence[str]) -> tuple[int, ...] | None:
     return tuple(at) if sorted(at) == list(range(len(base.planes))) else None
 
 
-def _decoded(sequence: Recorded, eager: Sequence[int], graph: Sequence[int]) -> Recorded:
+def decoded(sequence: Recorded, eager: Sequence[int], graph: Sequence[int]) -> Recorded:
     """The states a server feeds whose decode path captures other boundaries than its prefill."""
     generated = (sequence.loss_mask.cumsum(0) > 0)[:, None]
     pairs = zip(sorted(eager), sorted(graph), strict=True)

@@ -9,6 +9,9 @@ from eagle_forensics import stats
 from eagle_forensics.finding import Finding, Status
 
 NOTEBOOK = "02_drafter_accuracy"
+SERVED_TEXT = {"id": "acceptance.served-text", "notebook": "04_accept_length",
+               "question": "Under which wiring does the drafter take the server's own verify rounds on the text it served?"}
+"""Fields of the finding on served text: the drafter is walked here, the answers come from notebook 04."""
 WHY_ZERO = "the paired interval of the difference on the same tokens excludes 0 (sequences resampled)"
 
 FEWEST = 8

@@ -100,7 +100,7 @@ def open_workbench(case: Case, *, served: Sequence[int] | None = None, graph: Se
     if others := [d.path.name for d in case.training.dumps[1:]]:
         notes.append(f"only the dump {dump.path.name} is evaluated, not {', '.join(others)}")
     return Workbench(drafter, target, sequences, (*(Problem("dump", text) for text in broken), *problems), slots, (EMBEDDING,) if table else (),
-                     _final_norm(target), ropes(drafter, target.rope if target else None), Wiring(slots[:drafter.n_aux], name="trained"),
+                     final_norm(target), ropes(drafter, target.rope if target else None), Wiring(slots[:drafter.n_aux], name="trained"),
                      computed, sets if computed else {}, tuple(notes))
 
 
@@ -132,7 +132,8 @@ def _embedding(target: Target | None, drafter: Drafter) -> Callable[[torch.Tenso
     return lambda ids: weight[ids] * target.embedding_factor
 
 
-def _final_norm(target: Target | None) -> FinalNorm | None:
+def final_norm(target: Target | None) -> FinalNorm | None:
+    """The target's final norm; None without its weights."""
     if target is None or "norm.weight" not in target.tensors:
         return None
     weight = load_tensor(target.tensors["norm.weight"])

@@ -17,13 +17,13 @@ class _Reached(Exception):
 
 
 class TargetRunner:
-    """A loaded target that gives its states at any boundaries. EvidenceError if transformers cannot build it."""
+    """A loaded target that gives its states at any boundaries, in its stored dtype or in `float32`. EvidenceError if transformers cannot build it."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, float32: bool = False) -> None:
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
-        dtype = torch_dtype(target.tensors["embed_tokens.weight"].dtype)
+        dtype = torch.float32 if float32 else torch_dtype(target.tensors["embed_tokens.weight"].dtype)
         bars = logging.is_progress_bar_enabled()
         logging.disable_progress_bar()
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 import zlib
@@ -60,8 +61,8 @@ class States:
 
 
 def target_states(target: Target, sequences: Sequences, boundaries: Sequence[Boundary | int], *, cache: bool = True,
-                  progress: Progress | None = None) -> States:
-    """States of `sequences` at `boundaries`, from the cache or by running the target in its stored dtype.
+                  float32: bool = False, progress: Progress | None = None) -> States:
+    """States of `sequences` at `boundaries`, from the cache or by running the target in its stored dtype, or in `float32` as some servers do.
 
     EvidenceError if the target cannot be run (`fits` says why), a boundary lies outside 0..L, or a token outside its vocabulary.
     """
@@ -72,14 +73,14 @@ def target_states(target: Target, sequences: Sequences, boundaries: Sequence[Bou
     if not cache:
         kept: dict[tuple[int, Boundary], torch.Tensor] = {}
         missing = dict.fromkeys(range(len(tokens)), wanted)
-        _compute(target, tokens, missing, lambda i, b, plane: kept.__setitem__((i, b), plane), progress)
+        _compute(target, tokens, missing, lambda i, b, plane: kept.__setitem__((i, b), plane), progress, float32)
         return States(wanted, tokens, origin, lambda i, b: kept[i, b])
 
-    key = target_key(target)
+    key = target_key(target) + (" float32" if float32 else "")
     entries = [_Entry(key, ids) for ids in tokens]
     missing = {i: absent for i, entry in enumerate(entries) if (absent := tuple(b for b in wanted if entry.read(b) is None))}
     if missing:
-        _compute(target, tokens, missing, lambda i, b, plane: entries[i].write(b, plane), progress)
+        _compute(target, tokens, missing, lambda i, b, plane: entries[i].write(b, plane), progress, float32)
 
     def load(index: int, boundary: Boundary) -> torch.Tensor:
         plane = entries[index].read(boundary)
@@ -90,8 +91,8 @@ def target_states(target: Target, sequences: Sequences, boundaries: Sequence[Bou
     return States(wanted, tokens, origin, load)
 
 
-def fits(target: Target) -> str | None:
-    """Why the target cannot be run on this machine, in one sentence; None if it can as far as its files tell."""
+def fits(target: Target, *, float32: bool = False) -> str | None:
+    """Why the target cannot be run on this machine in its stored dtype, or in `float32`, in one sentence; None if it can as far as its files tell."""
     if not target.tensors:
         return f"{target.path} holds no weights"
     if "quantization_config" in target.config:
@@ -100,7 +101,7 @@ def fits(target: Target) -> str | None:
     absent = len(expected - {match[0] for name in target.tensors if (match := re.match(r"layers\.\d+\.", name))})
     if absent or "embed_tokens.weight" not in target.tensors or "norm.weight" not in target.tensors:
         return f"weights are missing ({absent} of {target.layers} layers have none)"
-    need = sum(info.nbytes for info in target.tensors.values()) * 1.15 + (1 << 30)
+    need = sum(4 * math.prod(info.shape) if float32 else info.nbytes for info in target.tensors.values()) * 1.15 + (1 << 30)
     have = available_bytes()
     if need > have:
         return f"it needs about {need / 2**30:.1f} GiB of memory and {have / 2**30:.1f} GiB are available; capture its states on the serving host"
@@ -225,14 +226,14 @@ def _crc(plane: torch.Tensor) -> str:
 
 
 def _compute(target: Target, tokens: tuple[tuple[int, ...], ...], missing: dict[int, tuple[Boundary, ...]],
-             keep: Callable[[int, Boundary, torch.Tensor], None], progress: Progress | None) -> None:
+             keep: Callable[[int, Boundary, torch.Tensor], None], progress: Progress | None, float32: bool) -> None:
     from eagle_forensics.evidence.forward import TargetRunner
 
     say = progress or (lambda line: None)
-    why_not = fits(target)
+    why_not = fits(target, float32=float32)
     if why_not:
         raise EvidenceError(f"{target.path}: its states cannot be computed here: {why_not}.")
-    runner = TargetRunner(target)
+    runner = TargetRunner(target, float32=float32)
     total, done, last = sum(len(tokens[i]) for i in missing), 0, 0.0
     for index, asked in missing.items():
         for boundary, plane in runner.states(tokens[index], asked).items():

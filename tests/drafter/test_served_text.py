@@ -1,0 +1,133 @@
+"""Served text walked offline: counts of a real decode loop to the integer, and who is named by them, or nobody."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from eagle_forensics import stats
+from eagle_forensics.drafter.recorded import Recorded
+from eagle_forensics.drafter.served_study import ServedText, findings
+from eagle_forensics.drafter.served_text import (
+    GRAPH,
+    Known,
+    Setting,
+    Walked,
+    boundaries_needed,
+    counts_table,
+    named,
+    walk_answers,
+    wirings,
+)
+from eagle_forensics.drafter.wiring import Wiring
+from eagle_forensics.evidence.answers import ServedAnswer
+from eagle_forensics.evidence.records import DraftFlags
+from eagle_forensics.finding import Status
+from tests.drafter import tiny
+from tests.drafter.loops import decode_with_trees
+
+LAYERS, VOCAB = 3, 6
+TRAINED, SERVED = (0, 1, 2), (1, 2, 3)
+KNOWN = Known(TRAINED, SERVED)
+
+
+class Fed(tiny.TinyTarget):
+    """Hands over the states of `boundaries`; four views of its state stand for four boundaries."""
+
+    def __init__(self, seed, boundaries=(0, 1, 2, 3)):
+        super().__init__(seed, VOCAB)
+        rng = np.random.default_rng(seed + 100)
+        self.views.append(rng.normal(0, 1, (tiny.TARGET, tiny.TARGET)) / tiny.TARGET ** 0.5)
+        self.views = [self.views[b] for b in boundaries]
+
+
+def served(seed, fed, setting, answers=4):
+    """(drafter, sequences, answers) of a server that feeds the boundaries `fed`."""
+    weights, flags = tiny.weights(60 + seed, vocab=VOCAB, draft_vocab=VOCAB), DraftFlags(False, False, False, False)
+    rows, found = [], []
+    for i in range(answers):
+        prompt = [i % VOCAB, (i * 2 + 1) % VOCAB, 2]
+        ids, accepted = decode_with_trees(Fed(seed, fed), tiny.Dense(weights, flags), prompt, 40 + i, setting.steps, setting.topk, setting.draft_tokens)
+        planes = {f"b={b}": torch.from_numpy(p) for b, p in enumerate(Fed(seed).states(ids))}
+        rows.append(Recorded(planes, torch.tensor(ids), torch.arange(len(ids)) >= 3, f"a{i}"))
+        found.append(ServedAnswer(f"a{i}", tuple(prompt), tuple(ids[3:]), len(accepted)))
+    return tiny.drafter(weights, flags), rows, found
+
+
+@pytest.mark.parametrize("setting", [Setting(3, 1, 4), Setting(2, 2, 4)], ids=["chain", "tree"])
+@pytest.mark.parametrize("fed", [SERVED, TRAINED, (0, 2, 1)])
+def test_the_wiring_that_was_fed_takes_the_loops_rounds_to_the_integer(fed, setting):
+    drafter, rows, answers = served(3, fed, setting)
+    tried = wirings(drafter, SimpleNamespace(layers=LAYERS, rope=None), KNOWN, norm=None, topk=setting.topk)
+    found = walk_answers(drafter, rows, answers, tried, setting)
+    right = next(w for w in found if w.wiring == Wiring(tuple(f"b={b}" for b in fed)))
+    assert (right.missed, right.off) == (0, 0) and right.difference.value == 0
+    wrong = next(w for w in found if w.wiring.planes == tuple(f"b={b}" for b in (TRAINED if fed == SERVED else SERVED)))
+    assert wrong.missed and wrong.off and abs(wrong.difference.value) > 0
+    assert set(boundaries_needed(tried, KNOWN)) == {0, 1, 2, 3}
+    assert counts_table([right], KNOWN)[0]["answers reproduced"] == "4 of 4"
+
+
+def walked(planes, rounds, *, counted=(10, 12, 14), **more):
+    tokens = [30, 30, 30]
+    return Walked(Wiring(tuple(f"b={b}" for b in planes), **more), tuple(rounds), tuple(counted), stats.paired_difference(tokens, tokens, rounds, counted))
+
+
+def said(*found, known=KNOWN, exact=True):
+    ordered = sorted(found, key=lambda w: (w.missed, w.off))
+    return findings(ServedText(tuple(ordered), known, Setting(3), exact, "float32" if exact else "bfloat16", 3))[0]
+
+
+RIGHT, OFF, NEAR = (10, 12, 14), (13, 15, 18), (10, 12, 15)
+
+
+def test_the_trained_wiring_that_takes_every_count_passes_with_its_rival():
+    found = said(walked(TRAINED, RIGHT), walked(SERVED, OFF), walked((2, 1, 0), (20, 20, 20)))
+    assert found.status is Status.PASS and "to the integer" in found.statement and found.competitor.margin == "10 verify rounds, 3 of 3 answers"
+
+
+def test_other_states_that_take_every_count_are_the_fault_and_the_trained_ones_are_its_margin():
+    found = said(walked(TRAINED, OFF), walked(SERVED, RIGHT), walked((2, 1, 0), (20, 20, 20)))
+    assert (found.status, found.fault) == (Status.FAIL, "wiring.layer-offset") and "what the engine's rules say it serves" in found.statement
+    assert "46 instead of 36 verify rounds" in found.predicted_effect and "miss 3 of 3 answers by 24" in found.competitor.margin
+    assert said(walked(TRAINED, OFF), walked((1, 0, 2), RIGHT)).fault == "wiring.plane-order"
+    assert "rules say otherwise" in said(walked(TRAINED, OFF), walked((0, 2, 3), RIGHT)).statement
+    graph = Walked(Wiring(("decode 0", "decode 1", "decode 2"), name=GRAPH), RIGHT, RIGHT, walked(TRAINED, RIGHT).difference)
+    assert said(walked(TRAINED, OFF), graph, known=Known(TRAINED, TRAINED, SERVED)).fault == "wiring.graph-default-layers"
+
+
+def test_a_head_read_in_another_way_is_named_by_the_part():
+    found = said(walked(TRAINED, OFF), walked(TRAINED, RIGHT, flags=DraftFlags(None, None, None, True)), walked(SERVED, (20, 20, 20)))
+    assert (found.status, found.fault) == (Status.FAIL, "drafter.norm-flags")
+    shifted = said(walked(TRAINED, OFF), walked(TRAINED, RIGHT, token_shift=0), walked(SERVED, (20, 20, 20)))
+    assert shifted.status is Status.INCONCLUSIVE, "no server shifts its tokens: nobody is accused"
+
+
+@pytest.mark.parametrize(("found", "words"), [
+    ((walked(TRAINED, NEAR), walked(SERVED, OFF)), "none gives the server's counts"),
+    ((walked(TRAINED, RIGHT), walked(SERVED, RIGHT)), "cannot choose"),
+    ((walked(TRAINED, OFF), walked(SERVED, RIGHT), walked((0, 2, 3), RIGHT)), "cannot choose"),
+    ((walked(TRAINED, NEAR), walked(SERVED, RIGHT)), "cannot choose"),
+    ((walked(TRAINED, RIGHT), walked(SERVED, NEAR)), "too near"),
+    ((walked(TRAINED, RIGHT),), "no other states")])
+def test_it_abstains_where_none_or_several_take_the_counts_or_one_near_tie_decides(found, words):
+    verdict = said(*found)
+    assert verdict.status is Status.INCONCLUSIVE and words in verdict.statement and not verdict.required and verdict.fault is None
+
+
+def test_without_the_trained_boundaries_nobody_is_accused():
+    found = said(walked(SERVED, RIGHT), walked(TRAINED, OFF), known=Known(None, SERVED))
+    assert found.status is Status.INCONCLUSIVE and "not known" in found.statement
+
+
+def test_in_bfloat16_intervals_are_compared_and_the_rules_must_agree():
+    near, far = (10, 13, 14), (20, 25, 28)
+    assert said(walked(TRAINED, near), walked(SERVED, far), exact=False).status is Status.PASS
+    found = said(walked(TRAINED, far), walked(SERVED, near), exact=False)
+    assert (found.status, found.fault) == (Status.FAIL, "wiring.layer-offset") and "within the interval (bfloat16" in found.statement
+    assert said(walked(TRAINED, far), walked(SERVED, near), known=Known(TRAINED, (0, 2, 3)), exact=False).status is Status.INCONCLUSIVE
+
+
+def test_names_are_those_of_the_case():
+    assert named(Wiring(("b=0", "b=1", "b=2")), KNOWN) == "trained: b=0, b=1, b=2" and named(Wiring(("b=1", "b=2", "b=3")), KNOWN) == "served by the engine's rules: b=1, b=2, b=3"
