@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
 import os
 import pickle
 import random
+import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,7 +43,7 @@ from eagle_forensics.evidence.states import read_states
 from eagle_forensics.evidence.targets import read_target
 from eagle_forensics.evidence.tensors import load_array, read_header
 from eagle_forensics.evidence.topology import read_topology
-from tests.evidence import builders
+from tests.evidence import builders, recordings
 from tests.fuzz import mutate
 from tests.lineup import papers
 
@@ -134,7 +136,7 @@ def zipped(data: bytes, rng: random.Random) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
             held = old.read(name)
-            new.writestr(name, mutate.bytes_(held, rng, 2) if rng.random() < 0.4 else held)
+            new.writestr(zipfile.ZipInfo(name), mutate.bytes_(held, rng, 2) if rng.random() < 0.4 else held)
     return out.getvalue()
 
 
@@ -189,6 +191,34 @@ def _config_bytes(*configs: dict[str, Any]) -> list[bytes]:
     return [json.dumps(c).encode() for c in configs]
 
 
+def _around(writer: Callable[[Path], None], file: str, folder: Path) -> None:
+    writer(folder / "dump")
+    (folder / "dump" / file).unlink()
+
+
+def _made(writer: Callable[[Path], None]) -> list[bytes]:
+    """The file that is mutated, whole, and pickles that would run."""
+    with tempfile.TemporaryDirectory() as place:
+        writer(Path(place) / "dump")
+        held = [(Path(place) / "dump" / file).read_bytes() for _, known, file, _ in RECORDINGS if known is writer]
+    return [*held[:1], *(hostile() if held[0][:2] == b"PK" else [])]
+
+
+RECORDINGS = (
+    ("TensorRT-LLM", recordings.trtllm, "eagle_2.pt", zipped),
+    ("TorchSpec", recordings.torchspec, "batch_1_0_rank0.pt", zipped),
+    ("verl-speco", recordings.verl_speco, "shard_000000.pt", zipped),
+    ("SpecForge", recordings.specforge, "rows_0-2000/data_0.ckpt", zipped),
+    ("AngelSlim", recordings.angelslim, "rank_0/rows_0/data_0.ckpt", zipped),
+    ("ModelOpt", recordings.modelopt, "conv-1.pt", zipped),
+    ("plane folder", recordings.plane_folder, "aux_1.pt", zipped),
+    ("SGLang passes", recordings.sglang_passes, "TP0_PP0_Rank0_pid100/Pass00000.pt", zipped),
+    ("SGLang dumper", recordings.sglang_dumper, "exp/step=3___rank=0___dump_index=4___name=hidden___recompute_status=disabled___layer_id=1.pt", zipped),
+    ("SGLang reply", recordings.sglang_reply, "reply.json", objects),
+    ("vLLM extraction, fp8", recordings.vllm_fp8, "hs_0.safetensors", header),
+)
+"""Layouts with more than one file or sample: name, writer, the file that is mutated, and how."""
+
 LAUNCHES = [f"python -m sglang.launch_server {papers.sglang_launch(more='--tp 8')}\n".encode(), papers.VLLM_LAUNCH.encode(),
             b"#!/bin/bash\nexport A=1\nexec vllm serve ./t \\\n  --speculative-config '{\"method\": \"eagle3\", \"num_speculative_tokens\": 3}'\n",
             b"docker run -e NCCL_PROTO=LL image python3 -m sglang.launch_server --speculative-num-steps=3\n"]
@@ -224,8 +254,12 @@ READERS = (
     Reader("torch archive", archives, "x.pt", lambda f: read_torch_index(f / "x.pt"), mutation=zipped),
     Reader("dump sample", archives, "dump/data_0.pt", _dump, mutation=zipped),
     Reader("dump sample, gzip", lambda: [gzip.compress(a) for a in archives()], "dump/data_0.ckpt.gz", _dump, mutation=mutate.bytes_),
+    Reader("shard manifest", lambda: [b'{"path": "shard_000000.pt", "num_samples": 2}\n{"path": "shard_000001.pt", "num_samples": 1}\n'], "dump/manifest.jsonl", _dump,
+           functools.partial(_around, recordings.verl_speco, "manifest.jsonl"), words),
     Reader("dump manifest", lambda: [b'{"planes": ["b2", "b15", "b27", "b30"], "layer_ids": [1, 14, 26]}'], "dump/manifest.json", _dump,
            _with_sample, objects),
+    *(Reader(f"dump, {name}", functools.partial(_made, writer), f"dump/{file}", _dump, functools.partial(_around, writer, file), mutation)
+      for name, writer, file, mutation in RECORDINGS),
     Reader("capture", archives, "c.pt", lambda f: read_capture(f / "c.pt", hidden=builders.H), mutation=zipped),
     Reader("capture reply", lambda: [REPLY], "c.json", lambda f: read_capture(f / "c.json", hidden=2), mutation=objects),
     Reader("bank", _bank, "bank/bank.json", lambda f: read_states(f / "bank"), mutation=objects),

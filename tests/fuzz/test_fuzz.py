@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from eagle_forensics.case import CaseError, load_case
 from eagle_forensics.evidence.archives import read_torch_index
 from eagle_forensics.evidence.captures import read_capture
+from eagle_forensics.evidence.containers import open_pt
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.launch import read_launch
-from eagle_forensics.evidence.containers import open_pt
 from eagle_forensics.evidence.measurements import COLUMNS, read_measurements
 from eagle_forensics.evidence.nccl_logs import read_nccl_log
 from eagle_forensics.evidence.nccl_tests import read_nccl_tests
