@@ -30,6 +30,8 @@ class Pretend:
     env: dict | None = None
     per_request: bool = False
     asked: list = field(default_factory=list)
+    bodies: list = field(default_factory=list)
+    """Requests for an answer."""
     answers: int = 0
     seed: int = 7
     drafts: int = 0
@@ -114,6 +116,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path not in ("/generate", "/v1/completions"):
             return self.reply(404, "not here")
         p.answers += 1
+        p.bodies.append(body)
         if p.failing:
             if p.fault == "tenth" and p.answers % 10 == 0:
                 return self.reply(500, "internal: CUDA error <b>x</b>")
