@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-from eagle_forensics.boundary import Boundary
 from eagle_forensics.evidence.dumps import find_dump, iter_samples
 from eagle_forensics.fingerprint.findings import dump_findings
 from eagle_forensics.fingerprint.hypotheses import State
@@ -44,8 +43,8 @@ def write(real: Real, kind: Kind, folder: Path) -> Path:
     folder.mkdir(parents=True)
     for i, ids in enumerate(real.ids):
         planes = [kind.planes(real, i, b) for b in kind.boundaries] + ([real.state(i, real.layers)] if kind.last else [])
-        torch.save({"hidden_states": [p.to(torch.bfloat16) if p.dtype == torch.float32 else p for p in planes], "input_ids": ids,
-                    "loss_mask": torch.ones(len(ids), dtype=torch.bool)}, folder / f"data_{i}.pt")
+        torch.save({"hidden_states": [(p.to(torch.bfloat16) if p.dtype == torch.float32 else p)[kind.skip:].clone() for p in planes],
+                    "input_ids": ids[kind.skip:].clone(), "loss_mask": torch.ones(len(ids) - kind.skip, dtype=torch.bool)}, folder / f"data_{i}.pt")
     return folder
 
 

@@ -29,8 +29,8 @@ class Kind:
     last: bool = True
     """A healthy b=L as last plane."""
     expected: Callable[[int, int], Boundary] = lambda b, layers: Boundary(b)
-    coincides: str | None = None
-    """The other hypothesis with which this one coincides on this evidence, where abstaining is right."""
+    skip: int = 0
+    """First tokens that the recording lacks, ids and rows: a cached prefix."""
 
 
 def kinds(real: Real) -> dict[str, Kind]:
@@ -73,6 +73,7 @@ def kinds(real: Real) -> dict[str, Kind]:
         "int8 target, a scale a row": Kind(lambda r, i, b: int8[i].states[b], State.COMPLETE),
         "one token late": Kind(lambda r, i, b: r.state(i, b).roll(1, 0), State.SHIFTED),
         "one token early": Kind(lambda r, i, b: r.state(i, b).roll(-1, 0), State.SHIFTED),
+        "truncated: cached prefix of 24 tokens": Kind(lambda r, i, b: r.state(i, b), State.COMPLETE, skip=24),
         "zero rows": Kind(lambda r, i, b: torch.zeros_like(r.state(i, b)), State.BROKEN, last=False),
         "constant rows": Kind(lambda r, i, b: torch.ones_like(r.state(i, b)), State.BROKEN, last=False),
         "non-finite rows": Kind(lambda r, i, b: torch.full_like(r.state(i, b), torch.nan), State.BROKEN, last=False),

@@ -96,6 +96,9 @@ def identify(samples: Iterable[Sample] | Rows, *, bank: Bank | None = None, weig
         try:
             reference = Reference(bank, rows, weights, layers)
             table = match(reference)
+            if reference.late:
+                notes.append(f"{len(reference.late)} of {len(rows.samples)} samples begin at a later position of their sequence (position {min(reference.late.values())} and on): "
+                             "the rows of a cached prefix were not recorded, or the sample was cut; token ids and rows agree from there on")
         except ValueError as error:
             notes.append(f"no layer match: {error}")
     bench = _Bench(rows, weights, reference, table, layers)

@@ -189,11 +189,16 @@ def weights_of(target: Target) -> Weights:
     )
 
 
+LATE_LEAST = 16
+"""Tokens that must agree in a row before a sample counts as beginning within a bank sequence; fewer repeat by chance."""
+
+
 class Reference:
     """A bank read on the rows of a dump: `at(b)` are the target's states for exactly `rows`, in their order."""
 
     def __init__(self, bank: Bank, rows: Rows, weights: Weights, layers: int | None = None) -> None:
-        """Samples are found in the bank by their tokens; a sample that goes beyond its bank sequence is compared on the common start.
+        """Samples are found in the bank by their tokens; a sample that goes beyond its bank sequence is compared on the common start,
+        one that begins within it (rows of a cached prefix were never recorded) from there on, which `late` counts.
 
         L+norm is derived from b=L where the bank lacks it and the norm's weight is known.
         Raises EvidenceError if the bank holds none of the dump's tokens.
@@ -203,12 +208,20 @@ class Reference:
                                 "Capture input_ids with the states, or run the tests that need no bank.")
         self.bank, self.weights, self.layers = bank, weights, layers
         self._parts: list[tuple[int, torch.Tensor]] = []
+        self.late: dict[int, int] = {}
+        """Sample number to the position of its bank sequence at which it begins, where that is not the start."""
         index: list[np.ndarray] = []
         sequences = [torch.as_tensor(s, dtype=torch.int64) for s in bank.sequences]
         for sample in np.unique(rows.sequence):
             at = np.flatnonzero(rows.sequence == sample)
             position, tokens = torch.as_tensor(rows.position[at]), rows.tokens[at]
             shared, number = max(((_common(tokens, position, s), -j) for j, s in enumerate(sequences)), default=(0, 0))
+            if shared < min(8, len(at)):
+                offset, shared, number = max(((o, _common(tokens, position + o, s), -j) for j, s in enumerate(sequences) for o in _starts(tokens, position, s)),
+                                             key=lambda found: found[1], default=(0, 0, 0))
+                if shared >= min(LATE_LEAST, len(at)):
+                    position = position + offset
+                    self.late[int(sample)] = offset
             if shared >= min(8, len(at)):
                 self._parts.append((-number, position[:shared]))
                 index.append(at[:shared])
@@ -226,6 +239,14 @@ class Reference:
         if boundary == self._derived and boundary not in self.bank.boundaries:
             return self.weights.normed(self.at(Boundary(boundary.index)))
         return torch.cat([self.bank.plane(j, boundary)[at].to(torch.float32) for j, at in self._parts])
+
+
+def _starts(tokens: torch.Tensor, position: torch.Tensor, other: torch.Tensor) -> list[int]:
+    """Offsets at which the first tokens of the rows stand in the other sequence."""
+    if len(tokens) < LATE_LEAST:
+        return []
+    places = (other == tokens[0]).nonzero().flatten() - position[0]
+    return [int(o) for o in places if o > 0 and _common(tokens[:LATE_LEAST], position[:LATE_LEAST] + o, other) == LATE_LEAST]
 
 
 def _common(tokens: torch.Tensor, position: torch.Tensor, other: torch.Tensor) -> int:

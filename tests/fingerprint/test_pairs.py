@@ -1,0 +1,73 @@
+"""One prompt recorded twice: equal states pair up without a bank, others do not, and only the graph path accuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eagle_forensics.evidence.records import EvidenceError
+from eagle_forensics.finding import Status
+from eagle_forensics.fingerprint.consistency import paths_finding, rows_finding
+from eagle_forensics.fingerprint.identify import identify
+from eagle_forensics.fingerprint.pairs import pair
+
+from .tiny import LAYERS, TinyBank, TinyTarget, samples, sequences
+
+IDS = sequences(4)
+TARGET = TinyTarget(sink=400.0)
+NOISE = torch.Generator().manual_seed(2)
+
+
+def recording(boundaries, noise=0.0):
+    def planes(ids):
+        states = [TARGET.run(ids)[0][b] for b in boundaries]
+        return [h + noise * h.norm(dim=-1, keepdim=True) / 8 * torch.randn(h.shape, generator=NOISE) for h in states]
+
+    return samples(planes, IDS)
+
+
+def test_two_engines_that_round_differently_hold_the_same_states():
+    pairing = pair(recording((1, 3, 5)), recording((1, 3, 5), noise=0.02))
+    assert pairing.equal and pairing.n == sum(len(s) - 1 for s in IDS), "the sinks are left out"
+    assert paths_finding(pairing, "layers.paths", "eager", "graph", graph=True).status is Status.PASS
+
+
+def test_the_slots_are_paired_in_any_order():
+    pairing = pair(recording((1, 3, 5)), recording((5, 1)))
+    assert pairing.same == (1, None, 0) and not pairing.equal
+
+
+@pytest.mark.parametrize("graph, status, fault", [(True, Status.FAIL, "wiring.graph-default-layers"), (False, Status.INCONCLUSIVE, "wiring.layer-offset")])
+def test_other_layers_on_the_graph_path(graph, status, fault):
+    finding = paths_finding(pair(recording((1, 3, 5)), recording((0, 2, 4))), "layers.paths", "eager", "graph", graph=graph)
+    assert (finding.status, finding.fault) == (status, fault)
+
+
+def test_other_tokens_cannot_be_paired():
+    with pytest.raises(EvidenceError, match="Make the bank from the tokens"):
+        pair(recording((1, 3)), samples(lambda ids: [TARGET.run(ids)[0][1]], sequences(4, seed=9)))
+
+
+def test_a_cached_prefix_that_was_not_recorded_is_noticed_and_the_rest_identified():
+    def late(ids):
+        return [h[20:] for h in (TARGET.run(ids)[0][3], TARGET.run(ids)[0][6])]
+
+    from dataclasses import replace
+    cut = [replace(s, input_ids=s.input_ids[20:]) for s in samples(late, IDS)]
+    found = identify(cut, bank=TinyBank(TARGET, IDS), weights=TARGET.weights(), layers=LAYERS)
+    assert [s.equals.index for s in found.slots] == [3, 6]
+    assert any("cached prefix" in note and "position 20" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("value, status, fault", [(float("nan"), Status.FAIL, "feature.non-finite"), (0.0, Status.INCONCLUSIVE, "feature.missing-stage"),
+                                                  (None, Status.PASS, None)])
+def test_a_few_unusable_rows_are_counted(value, status, fault):
+    def planes(ids):
+        h = TARGET.run(ids)[0][3].clone()
+        if value is not None:
+            h[5:8] = value
+        return [h]
+
+    finding = rows_finding(identify(samples(planes, IDS), bank=TinyBank(TARGET, IDS), layers=LAYERS))
+    assert (finding.status, finding.fault) == (status, fault)
+    assert value is None or finding.observed == 12
