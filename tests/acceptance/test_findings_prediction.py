@@ -6,7 +6,9 @@ import pytest
 
 from eagle_forensics import stats
 from eagle_forensics.acceptance import findings_prediction as f
+from eagle_forensics.acceptance.clients import Server
 from eagle_forensics.acceptance.runs import runs
+from eagle_forensics.acceptance.verification import verification
 from eagle_forensics.finding import Status
 from tests.acceptance.tables import PREDICTED, live
 
@@ -64,3 +66,45 @@ def test_a_live_measurement_is_held_against_what_was_predicted_before():
 def measured_live(value):
     """As `live_frames.as_run` makes it: with its sampling interval, which is not widened again."""
     return (replace(runs(live(value))[0], accept_length=stats.Estimate(value, value - 0.05, value + 0.05, 700, 24, "bootstrap"), dataset="own", prompts_hash="p24"),)
+
+
+BOUNDS = {"low": {"value": 1.7, "low": 1.65, "high": 1.75}, "high": {"value": 1.85, "low": 1.8, "high": 1.9}}
+OWN = PREDICTED | {"trees": {"3,4,8": {"value": 2.45, "low": 2.4, "high": 2.5}},
+                   "temperatures": {"0.6": {"target-only": {"3": BOUNDS}, "rejection": {"3": {end: {"value": 1.5, "low": 1.45, "high": 1.55} for end in ("low", "high")}}}}}
+
+
+def at(value, **more):
+    return (replace(measured_live(value)[0], **more),)
+
+
+def test_a_run_above_temperature_0_is_held_against_the_prediction_at_its_temperature():
+    met = f.prediction(at(1.78, temperature=0.6, verification="target-only"), OWN, live=True)
+    assert met.status is Status.PASS and "at temperature 0.6 under greedy drafts accepted" in met.statement and met.expected == pytest.approx(1.775)
+    assert f.prediction(at(1.5, temperature=0.6, verification="rejection"), OWN, live=True).status is Status.PASS
+    assert "which is assumed" in f.prediction(at(1.78, temperature=0.6), OWN).statement
+    short = f.prediction(at(1.1, temperature=0.6, verification="target-only"), OWN, served="embedding first", live=True)
+    assert short.status is Status.INCONCLUSIVE, "no other wiring is predicted there, so none is accused"
+
+
+def test_without_a_prediction_at_its_setting_a_run_is_not_held_against_the_chains():
+    for runs_, words in ((at(2.06, temperature=0.9, verification="target-only"), "temperature 0.9 (predicted: 0.6)"), (at(2.06, topk=4, draft_tokens=16), "3,4,16"),
+                         (at(2.06, topk=4, draft_tokens=8, temperature=0.6), "trees above temperature 0")):
+        found = f.prediction(runs_, OWN, live=True)
+        assert found.status is Status.SKIPPED and words in found.statement
+
+
+def test_an_engine_that_verifies_greedily_is_held_against_temperature_0_and_it_is_said():
+    found = f.prediction(at(2.06, temperature=0.6, verification="greedy"), OWN, live=True)
+    assert found.status is Status.PASS and "verifies greedily on this platform, whatever the temperature (0.6 asked)" in found.statement
+
+
+def test_a_tree_is_held_against_the_tree():
+    assert f.prediction(at(2.44, topk=4, draft_tokens=8), OWN, live=True).status is Status.PASS
+    assert "tree of topk 4 and 8 draft tokens" in f.prediction(at(2.06, topk=4, draft_tokens=8), OWN, live=True).statement
+
+
+@pytest.mark.parametrize(("engine", "arguments", "rule"), [
+    ("sglang", {"device": "cpu"}, "greedy"), ("sglang", {"device": "cuda"}, "target-only"), ("sglang", {"device": "cuda", "speculative_use_rejection_sampling": True}, "rejection"),
+    ("vllm", {"speculative_config": {"draft_sample_method": "greedy"}}, "target-only"), ("vllm", {"speculative_config": {"draft_sample_method": "probabilistic"}}, "rejection"), ("vllm", {}, None)])
+def test_the_rule_of_verification_follows_the_servers_own_arguments(engine, arguments, rule):
+    assert verification(Server("http://x", engine, "1", arguments, True, 3, 1, 4, "i")) == rule

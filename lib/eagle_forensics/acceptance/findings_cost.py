@@ -41,9 +41,8 @@ def ceiling(runs: Sequence[Run], predicted: Mapping[str, Any] | None = None) -> 
         return Finding(**common, status=Status.INCONCLUSIVE, statement=f"No run without speculation is comparable: {figures}.",
                        next_step="Measure the baseline again under the same settings.",
                        evidence=(Evidence(note="differs: " + ", ".join(sorted({f for c in tests for f in c.differs}))),))
-    expected = _prediction.predicted_steps(predicted) if predicted else {}
     for test in comparable:
-        p = expected.get(test.run.steps)
+        p = _prediction.trained_prediction(test.run, predicted) if predicted else None
         outdone = p is not None and test.accept_length.low > p.high  # the live text is easier than the predicted one: no bound for it
         if p is not None and not outdone and test.outcome is Outcome.LOSES and test.break_even.low > p.high:
             return _cannot_win(common, test, figures, f"{test.run.label}: break-even {spread(test.break_even)} is above the accept length "
@@ -52,7 +51,7 @@ def ceiling(runs: Sequence[Run], predicted: Mapping[str, Any] | None = None) -> 
     best = max(comparable, key=lambda c: c.speedup)
     shown = {"observed": best.break_even.value, "expected": best.ceiling, "interval": best.break_even.interval,
              "evidence": (Evidence(note=figures),)}
-    p = expected.get(best.run.steps)
+    p = _prediction.trained_prediction(best.run, predicted) if predicted else None
     if best.outcome is Outcome.WINS:
         return Finding(**common, **shown, status=Status.PASS,
                        statement=f"Speculation wins: {best.run.label} is {best.speedup:.2f}x the baseline; break-even {spread(best.break_even)}, "

@@ -92,6 +92,14 @@ def match(run: Run, record: Mapping[str, Any]) -> Match | None:
     return Match(run, measured, predictions[TRAINED], tuple(found), basis or _greedy_anyway(run))
 
 
+def trained_prediction(run: Run, record: Mapping[str, Any]) -> stats.Estimate | None:
+    """The trained wiring's accept length at the run's own setting; None if it is not predicted."""
+    own = _own_setting(run, record)
+    if own is None:
+        return predicted_steps(record).get(run.steps)
+    return None if isinstance(own, str) else own[1][TRAINED]
+
+
 def unpredicted(run: Run, record: Mapping[str, Any]) -> str | None:
     """Why a run of another setting than the greedy chain has no prediction in this record; None if it has, or needs none."""
     own = _own_setting(run, record)
