@@ -232,6 +232,7 @@ def test_links_to_themselves_and_pipes_are_named_and_do_not_hang(tmp_path):
     [{"hidden_state": planes()[3], "aux_hidden_states": torch.ones(7, 6)}], [{"hidden_state": planes()[3]}, "x"],
     {"model.embed_tokens": planes()[0], "model.forward_batch_info.input_ids": IDS[:2]},
     {"hidden_states": torch.ones(7, 0, 4), "token_ids": IDS}, {"hidden_states": torch.ones(7, 4, 4), "token_ids": IDS, "hidden_states_scales": "x"},
+    {"hidden_states": torch.zeros(1).expand(7, 10**6, 4), "token_ids": IDS}, {"hidden_state": torch.zeros(1).expand(7, 10**6), "target": torch.ones(7, 1)},
     {"aux_0": planes()[0], "final": torch.ones(3)}, {5: planes()[0]}, [], [[]], None, {"samples": []}, {"batch": None},
 ])
 def test_contents_that_nearly_fit_are_refused_with_a_reason(content, tmp_path):

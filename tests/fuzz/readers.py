@@ -183,6 +183,36 @@ def _arguments(engine: str, version: str) -> Callable[[Path], None]:
     return call
 
 
+ODD = (None, 0, -1, "x", [], {}, [None], {"a": 1}, torch.tensor(3.0), torch.ones(0), torch.ones(3), torch.ones(2, 0), torch.ones(7, 4), torch.ones(1, 7, 4), torch.ones(2, 3, 4, 5),
+       torch.arange(7), torch.full((7, 4), torch.nan), torch.ones(7, 4, dtype=torch.complex64), torch.ones(7, 4).to(torch.float8_e4m3fn), torch.ones(7, dtype=torch.bool),
+       torch.eye(4).to_sparse(), torch.ones(7, 4, dtype=torch.int8), torch.zeros(1).expand(10**6, 10**6), torch.ones(7, 4, device="meta"), torch.arange(-7, 0))
+
+
+def contents(data: bytes, rng: random.Random) -> bytes:
+    """A part of what a torch archive holds, mostly; else as `zipped`."""
+    try:
+        held = torch.load(io.BytesIO(data), weights_only=True)
+    except (pickle.UnpicklingError, EOFError):  # the hostile ones
+        return zipped(data, rng)
+    if rng.random() < 0.3:
+        return zipped(data, rng)
+    for _ in range(rng.randint(1, 3)):
+        holder, key = held, None
+        while isinstance(holder, dict | list) and holder:
+            inside, key = holder, rng.choice(list(holder)) if isinstance(holder, dict) else rng.randrange(len(holder))
+            if rng.random() < 0.3:
+                break
+            holder = inside[key]
+        if key is None:
+            held = rng.choice(ODD)
+            break
+        if isinstance(inside, dict) and rng.random() < 0.2:
+            del inside[key]
+        else:
+            inside[key] = rng.choice(ODD)
+    return sample_bytes(held)
+
+
 def _bank() -> list[bytes]:
     return [json.dumps({"format": 1, "sequences": [[1, 2, 3]], "boundaries": ["0", "1"], "origin": "given"}).encode()]
 
@@ -205,19 +235,19 @@ def _made(writer: Callable[[Path], None]) -> list[bytes]:
 
 
 RECORDINGS = (
-    ("TensorRT-LLM", recordings.trtllm, "eagle_2.pt", zipped),
-    ("TorchSpec", recordings.torchspec, "batch_1_0_rank0.pt", zipped),
-    ("verl-speco", recordings.verl_speco, "shard_000000.pt", zipped),
-    ("SpecForge", recordings.specforge, "rows_0-2000/data_0.ckpt", zipped),
-    ("AngelSlim", recordings.angelslim, "rank_0/rows_0/data_0.ckpt", zipped),
-    ("ModelOpt", recordings.modelopt, "conv-1.pt", zipped),
-    ("plane folder", recordings.plane_folder, "aux_1.pt", zipped),
-    ("SGLang passes", recordings.sglang_passes, "TP0_PP0_Rank0_pid100/Pass00000.pt", zipped),
-    ("SGLang dumper", recordings.sglang_dumper, "exp/step=3___rank=0___dump_index=4___name=hidden___recompute_status=disabled___layer_id=1.pt", zipped),
+    ("TensorRT-LLM", recordings.trtllm, "eagle_2.pt", contents),
+    ("TorchSpec", recordings.torchspec, "batch_1_0_rank0.pt", contents),
+    ("verl-speco", recordings.verl_speco, "shard_000000.pt", contents),
+    ("SpecForge", recordings.specforge, "rows_0-2000/data_0.ckpt", contents),
+    ("AngelSlim", recordings.angelslim, "rank_0/rows_0/data_0.ckpt", contents),
+    ("ModelOpt", recordings.modelopt, "conv-1.pt", contents),
+    ("plane folder", recordings.plane_folder, "aux_1.pt", contents),
+    ("SGLang passes", recordings.sglang_passes, "TP0_PP0_Rank0_pid100/Pass00000.pt", contents),
+    ("SGLang dumper", recordings.sglang_dumper, "exp/step=3___rank=0___dump_index=4___name=hidden___recompute_status=disabled___layer_id=1.pt", contents),
     ("SGLang reply", recordings.sglang_reply, "reply.json", objects),
     ("vLLM extraction, fp8", recordings.vllm_fp8, "hs_0.safetensors", header),
 )
-"""Layouts with more than one file or sample: name, writer, the file that is mutated, and how."""
+"""Layouts of dumps: name, writer, the file that is mutated, and how."""
 
 LAUNCHES = [f"python -m sglang.launch_server {papers.sglang_launch(more='--tp 8')}\n".encode(), papers.VLLM_LAUNCH.encode(),
             b"#!/bin/bash\nexport A=1\nexec vllm serve ./t \\\n  --speculative-config '{\"method\": \"eagle3\", \"num_speculative_tokens\": 3}'\n",

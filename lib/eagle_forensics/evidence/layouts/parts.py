@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from eagle_forensics.evidence.records import Provenance
+from eagle_forensics.evidence.records import MOST_IDS, Provenance
 
 NOTHING = Provenance()
 
@@ -71,7 +71,9 @@ def split(content: Mapping[str, Any], aux: str, last: str) -> list[tuple[str, to
 
 
 def joined(label: str, wide: torch.Tensor, hidden: int) -> list[tuple[str, torch.Tensor]]:
-    """Planes of a joined tensor [T, n*H]."""
+    """Planes of a joined tensor [T, n*H]; ValueError for more than any model has layers."""
+    if wide.shape[-1] > MOST_IDS * hidden:
+        raise ValueError(f"`{label}` is {wide.shape[-1]} wide, that is {wide.shape[-1] // hidden} planes of {hidden}")
     return [(f"{label}[{i}]", wide[:, i * hidden:(i + 1) * hidden]) for i in range(wide.shape[-1] // hidden)]
 
 

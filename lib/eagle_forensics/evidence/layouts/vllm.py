@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from eagle_forensics.evidence.layouts.parts import NOTHING, Layout, Parts, flat
+from eagle_forensics.evidence.records import MOST_IDS
 
 SCALES = "hidden_states_scales"
 
@@ -20,7 +21,7 @@ def _is_extract(content: Any) -> bool:
     if not isinstance(content, Mapping):
         return False
     states, ids = content.get("hidden_states"), content.get("token_ids")
-    return isinstance(states, torch.Tensor) and states.dim() == 3 and isinstance(ids, torch.Tensor)
+    return isinstance(states, torch.Tensor) and states.dim() == 3 and states.shape[1] <= MOST_IDS and isinstance(ids, torch.Tensor)
 
 
 def _read(content: Mapping[str, Any], _: Path) -> Parts:
