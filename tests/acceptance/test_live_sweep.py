@@ -66,6 +66,8 @@ def test_one_count_that_fails_is_labelled_and_the_others_are_measured(tmp_path):
     assert "ended with status 3" in dead.problem and dead.runs == () and dead.first is None
     assert "the server is gone" in partial.problem and 0 < len(partial.measurements[0].good) < 6 and partial.runs == ()
     assert [r.steps for r in work.runs] == [0, 3, 0] and work.sweep is None and work.recommended is None
+    lines = (tmp_path / "sweep" / "answers_steps-1_sweep.jsonl").read_text().splitlines()
+    assert len(lines) == len(partial.measurements[0].answers), "answers are kept as they come"
     said = findings_sweep.measured(work)
     assert said.status is Status.INCONCLUSIVE and said.observed == 2 and "answers came before" in " ".join(e.note for e in said.evidence)
     assert findings_sweep.confirmed(work).status is Status.SKIPPED
@@ -174,6 +176,6 @@ def test_the_notebook_walks_a_sweep():
     (steps,) = [f for f in study.steps(work) if f.id == "acceptance.steps"]
     assert steps.status is Status.FAIL and steps.fault == "cost.wrong-step-count" and (steps.observed, steps.expected) == (3, 2), "the launch line says 3"
     table = study.choices_table(work)
-    assert list(table.steps) == [1, 2, 3, 5] and table.loc[table.steps == 2, "best in"].item() > 0.9
+    assert list(table.steps) == [1, 2, 3, 5] and table.loc[table.steps == 2, "beats none in"].item() == "100%"
     assert "--speculative-num-steps 2" in study.recommendation(work).write[0] and study.speed_picture(work) is not None and len(study.sweep_table(work)) == 8
     assert study.record(work)["sweep"]["fresh"]["steps"] == 2 and study.record(work)["recommended"]["steps"] == 2

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from eagle_forensics.acceptance import (
     asides,
@@ -21,6 +18,7 @@ from eagle_forensics.acceptance import (
     serve,
     simulation,
     splits,
+    waiting,
     workload,
 )
 from eagle_forensics.acceptance.asides import Asides, Plan
@@ -42,7 +40,6 @@ SPECULATION, BASELINE = "speculation", "baseline"
 MOST_GAPS = 8
 """Diverging answers whose log-probability gap is asked for: one short request each."""
 
-T = TypeVar("T")
 Progress = Callable[[str], None]
 
 
@@ -113,7 +110,7 @@ def begin(case: Case, folder: Path, *, launch: str = "", launch_baseline: str = 
                 if command:
                     server = stack.enter_context(serve.serving(command, folder / f"{label}.log", progress=progress))
                     urls[label] = server.url
-            found = _wait(_measure({k: str(u) for k, u in urls.items() if u}, work, points, again, plan, folder, patience, progress))
+            found = waiting.to_the_end(_measure({k: str(u) for k, u in urls.items() if u}, work, points, again, plan, folder, patience, progress))
         log = folder / f"{SPECULATION}.log" if launch else case.serving.log
         return replace(found, windows=read_decode_log(log).speculative if log else ())
     except (EvidenceError, Failure, ValueError, serve.ServeError) as error:
@@ -243,26 +240,3 @@ def record(work: LiveWork) -> dict[str, Any]:
         "acceptance": asdict(m.acceptance) if m.acceptance else None, "accept_length": asdict(m.accept_length) if m.accept_length else None,
         "tokens_per_second": m.tokens_per_second, "problems": list(m.problems),
     } for label, m in work.measurements.items()}
-
-
-def _wait(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end in a thread of its own, since a notebook's thread already runs a loop; an interrupt cancels it."""
-    loop, done = asyncio.new_event_loop(), Future[T]()
-    task = loop.create_task(coroutine)
-
-    def work() -> None:
-        try:
-            done.set_result(loop.run_until_complete(task))
-        except BaseException as error:
-            done.set_exception(error)
-        finally:
-            loop.close()
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        return done.result()
-    except KeyboardInterrupt:
-        loop.call_soon_threadsafe(task.cancel)
-        thread.join()
-        raise

@@ -12,9 +12,10 @@ import random
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from eagle_forensics.acceptance import live, serve, simulation, waiting, workload
+from eagle_forensics.acceptance import kept, live, serve, simulation, waiting, workload
 from eagle_forensics.acceptance.advice import advise, sweep_of
 from eagle_forensics.acceptance.clients import Sampling, digest
 from eagle_forensics.acceptance.connect import connect
@@ -166,6 +167,8 @@ class _Tour:
         where = f"server {self.started} of {self.planned}, {'without speculation' if not steps else f'{steps} steps'}: "
         say = (lambda text: self.progress(where + text)) if self.progress else None
         found: list[Visit] = []
+        for role in sets:
+            (self.folder / f"answers_{Visit(steps, role).name}.jsonl").unlink(missing_ok=True)
         try:
             with serve.serving(argv, self.folder / f"{Visit(steps, next(iter(sets))).name}.log", env=self.command.env, timeout_s=self.start_s, progress=say) as server:
                 for role, work in sets.items():
@@ -181,7 +184,7 @@ class _Tour:
             client = await connect(await stack.enter_async_context(Transport(url, self.patience, connections=max(p.concurrency for p in self.points) + 2)))
             for settings in self.points:
                 try:
-                    m = (await live.measure({visit.name: client}, work, settings, say))[visit.name]
+                    m = (await live.measure({visit.name: client}, work, settings, say, partial(kept.answers, self.folder)))[visit.name]
                 except TROUBLE as error:
                     return replace(visit, problem=" ".join(str(error).split()))
                 visit = replace(visit, measurements=(*visit.measurements, m), problem=_wrong(visit.steps, m))

@@ -12,6 +12,7 @@ from eagle_forensics.acceptance.findings_sweep import drift
 from eagle_forensics.acceptance.live_sweep import SweepWork
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.visits import Role, Visit
+from eagle_forensics.acceptance.words import spread
 
 
 def visits_frame(work: SweepWork) -> pd.DataFrame:
@@ -23,8 +24,8 @@ def visits_frame(work: SweepWork) -> pd.DataFrame:
             run = runs.get(m.settings.concurrency) if m else None
             rows.append({
                 "steps": v.steps, "for": str(v.role), "concurrency": m.settings.concurrency if m else None, "prompts": m.workload.prompts_hash if m else None,
-                "answers": len(m.good) if m else 0, "verify rounds": run.rounds if run else None, "accept length": run.accept_length.text() if run and run.accept_length else None,
-                "round, ms": run.cycle_ms.text(2) if run and run.cycle_ms else None, "tokens/s": run.tokens_per_second.text(2) if run and run.tokens_per_second else None,
+                "answers": len(m.good) if m else 0, "verify rounds": run.rounds if run else None, "accept length": spread(run.accept_length) if run and run.accept_length else None,
+                "round, ms": spread(run.cycle_ms) if run and run.cycle_ms else None, "tokens/s": spread(run.tokens_per_second) if run and run.tokens_per_second else None,
                 "ended": v.problem or ("kept from an earlier run" if v.reused else m.stopped)})
     return pd.DataFrame(rows)
 
@@ -32,8 +33,9 @@ def visits_frame(work: SweepWork) -> pd.DataFrame:
 def choices_frame(found: Sweep) -> pd.DataFrame:
     """The step counts on the cost line: tokens/s with interval, probability of being the best and of beating plain decoding."""
     return pd.DataFrame([{
-        "steps": c.steps, "accept length": c.accept_length, "cycle on the line, ms": found.fit.at(c.steps), "tokens/s": c.tokens_per_second.value, "low": c.tokens_per_second.low,
-        "high": c.tokens_per_second.high, "best in": c.probability_best, "beats no speculation in": c.probability_wins, "measured, times no speculation": c.measured_speedup,
+        "steps": c.steps, "accept length": c.accept_length, "round, ms": found.fit.at(c.steps), "tokens/s": c.tokens_per_second.value, "low": c.tokens_per_second.low,
+        "high": c.tokens_per_second.high, "best in": f"{c.probability_best:.0%}", "beats none in": None if c.probability_wins is None else f"{c.probability_wins:.0%}",
+        "measured, x none": c.measured_speedup,
     } for c in found.choices])
 
 
@@ -44,7 +46,7 @@ def record(work: SweepWork) -> dict[str, Any]:
         "asked": list(work.asked), "configured": work.configured, "recommended": work.recommended,
         "visits": [{"steps": v.steps, "for": str(v.role), "problem": v.problem, "reused": v.reused, "runs": [_run(r) for r in v.runs]} for v in work.visits],
         "cost": None if found is None else {"text": found.fit.text(), "terms": list(found.fit.terms), "coefficients_ms": [asdict(c) for c in found.fit.fit.coefficients], "untold": found.fit.untold},
-        "choices": [] if found is None else choices_frame(found).to_dict("records"),
+        "choices": [] if found is None else [asdict(c) for c in found.choices],
         "drift": None if moved is None else asdict(moved.ratio), "fresh": _fresh(work.at(Role.FRESH))}
 
 
