@@ -120,3 +120,40 @@ def test_intervals_of_pseudomedians_cover():
     for n, repeats, least in ((8, 200, 0.9), (40, 20, 0.8)):
         hits = [not stats.pseudomedian(rng.normal(0.3, 1, n)).excludes(0.3) for _ in range(repeats)]
         assert np.mean(hits) >= least
+
+
+@pytest.mark.parametrize(("population", "half"), [(40, 20), (41, 20), (200, 100)])
+def test_a_majority_is_found_in_halves_no_more_often_than_the_rate(population, half):
+    """Looking after every draw without replacement, down to the whole population."""
+    rng, wrong = np.random.default_rng(4), 0
+    for _ in range(1500):
+        hits = rng.permutation(np.arange(population) < half)
+        wrong += stats.majority_evidence(hits, population).max() >= 1 / 0.1
+    assert wrong / 1500 <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / 1500)
+    assert wrong > 15, "the bet is close to fair, not idle"
+
+
+def test_of_several_answers_one_below_half_is_found_no_more_often_than_twice_the_rate():
+    """The union over the answers that `fingerprint.sampling` counts as two, at the rate where it is worst: two answers of a half, or many."""
+    rng = np.random.default_rng(5)
+    for shares in ((0.5, 0.5), (0.5, 0.25, 0.25), (0.4, 0.4, 0.2), (0.2,) * 5):
+        wrong = 0
+        for _ in range(1500):
+            votes = rng.choice(len(shares), 60, p=shares)
+            wrong += any(stats.majority_evidence(votes == answer, 10**9).max() >= 1 / 0.05 for answer in range(len(shares)))
+        assert wrong / 1500 <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / 1500), shares
+
+
+def test_a_clear_majority_is_found_by_a_few_draws():
+    assert stats.draws_needed((), 10**6, 0.001 / 8, 100) == 15
+    assert stats.majority_evidence([True] * 15, 10**6)[-1] >= 8000 > stats.majority_evidence([True] * 13, 10**6)[-1]
+    assert stats.draws_needed([False], 10**6, 0.001 / 8, 100) == 17 + 1
+    assert stats.draws_needed((), 6, 1e-9, 100) == 4, "four of six are a majority for certain"
+    assert stats.draws_needed([False] * 3, 6, 0.5, 100) is None
+    assert stats.draws_needed([True] * 2, 10**6, 1e-9, 10) is None
+    assert stats.majority_evidence([True, False] * 20, 10**6)[-1] < 1
+
+
+def test_what_all_draws_lack_can_still_be_a_minority():
+    assert stats.unseen_share(15) == pytest.approx(0.181, abs=0.001)
+    assert 0.95 ** stats.unseen_share(0) < 1

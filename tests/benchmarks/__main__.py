@@ -10,7 +10,7 @@ import importlib
 import json
 from pathlib import Path
 
-MODULES = ("bench_suite", "bench_config", "bench_drafter", "bench_ranking", "bench_nccl", "bench_live", "bench_demo")
+MODULES = ("bench_suite", "bench_config", "bench_drafter", "bench_fingerprint", "bench_ranking", "bench_nccl", "bench_live", "bench_demo")
 
 
 def main() -> None:

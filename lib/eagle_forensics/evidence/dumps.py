@@ -62,7 +62,7 @@ def read_sample(info: DumpInfo, index: int) -> Sample:
     file, layout = info.files[index], layout_named(info.format)
     if info.remote:
         info.remote.fetch(file)
-    before = _signature(file)
+    before = signature(file)
     if not info.members:
         sample = read_member(layout, members_of(layout, open_sample(file), file)[0], file)
     else:
@@ -75,7 +75,7 @@ def read_sample(info: DumpInfo, index: int) -> Sample:
     if widths != info.widths:
         raise EvidenceError(f"{file}: its planes are {_widths(widths)} wide, those of the dump {_widths(info.widths)}. It comes from another target or "
                             "recorder, or is cut: move it out of the dump.")
-    if _signature(file) != before:
+    if signature(file) != before:
         raise EvidenceError(f"{file}: was changed while it was read. Wait until the dump is written.")
     if info.labels:
         sample = replace(sample, planes=tuple(replace(p, label=info.labels[p.slot]) for p in sample.planes))
@@ -98,16 +98,25 @@ def iter_samples(info: DumpInfo, limit: int | None = None, seed: int | None = No
             return
         try:
             sample = read_sample(info, index)
-            before = _signature(sample.source)
+            before = signature(sample.source)
             found += 1
             yield sample
-            if _signature(sample.source) != before:
+            if signature(sample.source) != before:
                 raise EvidenceError(f"{sample.source}: was changed while its sample was in use; what was computed from it may mix two recordings. "
                                     "Wait until the dump is written.")
         except EvidenceError as error:
             if problems is None:
                 raise
             problems.append(str(error))
+
+
+def signature(file: Path) -> tuple[Any, ...]:
+    """Changes when the file, or a file of the folder, is written."""
+    try:
+        parts = sorted(file.iterdir()) if file.is_dir() else [file]
+        return tuple((p.name, s.st_size, s.st_mtime_ns, s.st_ino) for p in parts for s in [p.stat()])
+    except OSError:
+        return ()
 
 
 def _forced(format: str) -> Layout | None:
@@ -193,15 +202,6 @@ def _count(file: Path, layout: Layout, far: Remote | None) -> int:
 def _opened(file: Path, layout: Layout, signature: tuple[Any, ...]) -> Sequence[Any]:
     """Members of a file that holds several; kept because they are asked for one after another."""
     return members_of(layout, open_sample(file), file)
-
-
-def _signature(file: Path) -> tuple[Any, ...]:
-    """Changes when the file, or a file of the folder, is written."""
-    try:
-        parts = sorted(file.iterdir()) if file.is_dir() else [file]
-        return tuple((p.name, s.st_size, s.st_mtime_ns, s.st_ino) for p in parts for s in [p.stat()])
-    except OSError:
-        return ()
 
 
 def _widths(widths: tuple[int, ...]) -> str:

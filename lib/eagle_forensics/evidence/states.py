@@ -57,7 +57,17 @@ class States:
             raise ValueError(f"no states at {boundary}; held: {', '.join(map(str, self.boundaries))}")
         if not 0 <= sequence < len(self.sequences):
             raise ValueError(f"no sequence {sequence}; held: {len(self.sequences)}")
-        return self.load(sequence, boundary)
+        return self._finite(self.load(sequence, boundary), boundary)
+
+    def part(self, sequence: int, boundary: Boundary, rows: torch.Tensor) -> torch.Tensor:
+        """Some rows [n, H] of a plane: only these are read and checked."""
+        return self._finite(self.load(sequence, boundary)[rows], boundary)
+
+    def _finite(self, states: torch.Tensor, boundary: Boundary) -> torch.Tensor:
+        if not states.isfinite().all():
+            raise EvidenceError(f"{self.origin}: {_name(boundary)} holds NaN or infinite values; a reference must be finite. Write the bank again "
+                                "from sound weights.")
+        return states
 
 
 def target_states(target: Target, sequences: Sequences, boundaries: Sequence[Boundary | int], *, cache: bool = True,
@@ -140,7 +150,7 @@ def write_states(states: States, path: str | Path, about: str = "") -> Path:
     """Write a reference bank folder; `about` says in a sentence where the target and the tokens come from."""
     path = Path(path)
     for index, ids in enumerate(states.sequences):
-        tensors = {_name(b): states.plane(index, b).contiguous() for b in states.boundaries}
+        tensors = {_name(b): states.load(index, b).contiguous() for b in states.boundaries}
         write_bytes(path / f"states_{index}.safetensors", save({**tensors, "input_ids": torch.tensor(ids)}))
     provenance = {"format": "eagle-forensics bank", "version": FORMAT, "origin": states.origin, "about": about, "sequences": len(states.sequences),
                   "boundaries": [_name(b) for b in states.boundaries], "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -176,11 +186,7 @@ def read_states(path: str | Path) -> States:
         sequences.append(tuple(ids.tolist()))
 
     def load(index: int, boundary: Boundary) -> torch.Tensor:
-        plane = load_tensor(headers[index][_name(boundary)])
-        if not plane.isfinite().all():
-            raise EvidenceError(f"{path / f'states_{index}.safetensors'}: {_name(boundary)} holds NaN or infinite values; a reference must be "
-                                "finite. Write the bank again from sound weights.")
-        return plane
+        return load_tensor(headers[index][_name(boundary)])
 
     return States(boundaries, tuple(sequences), f"{path.name}: {origin}", load)
 

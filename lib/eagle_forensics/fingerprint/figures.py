@@ -195,7 +195,8 @@ def sources_frame(work: Work) -> pd.DataFrame:
     sources = work.sources
     if sources is None:
         return pd.DataFrame()
-    rows = [("dump", f"{sources.info.path.name}: {sources.info.format}, {len(sources.info.files)} samples, {len(sources.samples)} looked at"),
+    rows = [("dump", f"{sources.info.path.name}: {sources.info.format}, {len(sources.info.files)} samples"),
+            ("samples", sources.sampling.text()),
             ("labels", ", ".join(sources.info.labels) if sources.info.labels else "none"),
             ("target", "absent" if sources.target is None else f"{sources.target.model_type}, {sources.target.layers} layers, hidden {sources.target.hidden}"),
             *(("bank", note) for note in sources.notes), *(("dump", note) for note in sources.info.notes), *(("unreadable", p) for p in sources.problems)]

@@ -207,6 +207,7 @@ class Reference:
             raise EvidenceError("the dump has no token ids, so its rows cannot be found in the bank. "
                                 "Capture input_ids with the states, or run the tests that need no bank.")
         self.bank, self.weights, self.layers = bank, weights, layers
+        self._read = getattr(bank, "part", None) or (lambda i, boundary, at: bank.plane(i, boundary)[at])
         self._parts: list[tuple[int, torch.Tensor]] = []
         self.late: dict[int, int] = {}
         """Sample number to the position of its bank sequence at which it begins, where that is not the start."""
@@ -238,7 +239,7 @@ class Reference:
         """`[N, H]` float32."""
         if boundary == self._derived and boundary not in self.bank.boundaries:
             return self.weights.normed(self.at(Boundary(boundary.index)))
-        return torch.cat([self.bank.plane(j, boundary)[at].to(torch.float32) for j, at in self._parts])
+        return torch.cat([self._read(j, boundary, at).to(torch.float32) for j, at in self._parts])
 
 
 def _starts(tokens: torch.Tensor, position: torch.Tensor, other: torch.Tensor) -> list[int]:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eagle_forensics.boundary import Boundary
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.captures import read_capture
-from eagle_forensics.evidence.dumps import find_dump, iter_samples
+from eagle_forensics.evidence.dumps import find_dump, read_sample
 from eagle_forensics.evidence.records import DumpInfo, EvidenceError, Sample, Target
-from eagle_forensics.evidence.states import States, fits, read_states, target_states
+from eagle_forensics.evidence.states import States, fits, read_states, target_key, target_states
 from eagle_forensics.evidence.targets import read_target
-from eagle_forensics.fingerprint.rows import Weights, weights_of
+from eagle_forensics.fingerprint.rows import Rows, Weights, weights_of
+from eagle_forensics.fingerprint.sampling import Sampling, draw
+
+REACH = 4096
+"""Positions of a sample that are compared where the bank is computed: the target runs over all tokens before them."""
+LOOKS = 4096
+"""Samples whose tokens are looked up in a bank that names none of them."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,9 @@ class Sources:
     """What a fingerprint can be taken from and held against."""
 
     info: DumpInfo
-    samples: tuple[Sample, ...]
+    rows: Rows
+    """What of the samples is compared."""
+    sampling: Sampling
     target: Target | None
     weights: Weights | None
     bank: States | None
@@ -42,26 +52,41 @@ class Sources:
         return str(file.resolve().relative_to(base.resolve()))
 
 
-def gather(case: Case, *, max_samples: int = 12, seed: int = 0, progress: Callable[[str], None] | None = None) -> Sources:
-    """Samples, bank and weights. EvidenceError if the case has no dump or none of it can be read."""
+def gather(case: Case, *, max_samples: int = 200, seed: int = 0, progress: Callable[[str], None] | None = None) -> Sources:
+    """Rows of as many samples as it takes, at most `max_samples`, bank and weights. EvidenceError if the case has no dump or none of it can be read."""
     if not case.training.dumps:
         raise EvidenceError("the fingerprint needs training.dump: the tensors that are to be identified")
+    if max_samples < 1:
+        raise ValueError(f"max_samples={max_samples}: expected 1 or more")
     dump = case.training.dumps[0]
-    info, problems = find_dump(dump.path, dump.format), []
+    info, problems, notes = find_dump(dump.path, dump.format), [], []
     if others := [d.path.name for d in case.training.dumps[1:]]:
         info = replace(info, notes=(*info.notes, f"only {dump.path.name} is looked at, not {', '.join(others)}"))
     target = read_target(case.target.path) if case.target else None
-    bank, notes = None, []
-    if case.reference is not None:
-        bank = read_states(case.reference.path)
-        samples = _in_bank(info, bank, max_samples, problems)
-        notes.append(f"bank of {len(bank.sequences)} sequences at {len(bank.boundaries)} boundaries, {bank.origin}; {len(samples)} of them in the dump")
-    if bank is None or not samples:
-        samples = tuple(iter_samples(info, limit=max_samples, seed=seed, problems=problems))
-        bank = _computed(target, samples, notes, progress)
-    if not samples:
-        raise EvidenceError(f"{info.path}: no sample could be read. {'; '.join(problems[:3])}")
-    return Sources(info, samples, target, weights_of(target) if target and target.tensors else None, bank, tuple(problems), tuple(notes))
+    weights = weights_of(target) if target and target.tensors else None
+    order = list(range(len(info.files)))
+    random.Random(seed).shuffle(order)
+    common = {"weights": weights or Weights(), "layers": target.layers if target else None, "most": max_samples, "problems": problems}
+
+    bank = read_states(case.reference.path) if case.reference is not None else None
+    held = _in_bank(info, order, bank, max_samples, problems) if bank is not None else []
+    if held:
+        notes.append(f"bank of {len(bank.sequences)} sequences at {len(bank.boundaries)} boundaries, {bank.origin}; {len(held)} of them in the dump")
+        written = (case.reference.path / "bank.json").stat().st_mtime_ns
+        rows, sampling = draw(info, held, len(held), bank_of=lambda _: bank, against=f"{case.reference.path.resolve()} {written}", **common)
+        return Sources(info, rows, sampling, target, weights, bank, tuple(dict.fromkeys(problems)), tuple(notes))
+    if bank is not None:
+        notes.append(f"none of the bank's {len(bank.sequences)} sequences is among the {min(len(order), LOOKS)} samples looked up of {len(order)}")
+    why_not = "the case names no target" if target is None else fits(target)
+    every = _every(target) if why_not is None else ()
+    compute = None if why_not is not None else lambda parts: target_states(target, _tokens(parts), every, progress=progress)
+    rows, sampling = draw(info, order, len(order), bank_of=compute, against=f"{target_key(target)} {len(every)}" if compute else "", reach=REACH, **common)
+    bank = compute([rows]) if compute and rows.texts else None
+    if bank is None:
+        notes.append(f"no bank: {why_not or 'the samples hold no token ids'}; what follows needs no layer of the target")
+    else:
+        notes.append(f"bank of {len(bank.sequences)} sequences at {len(bank.boundaries)} boundaries, {bank.origin}")
+    return Sources(info, rows, sampling, target, weights, bank, tuple(dict.fromkeys(problems)), tuple(notes))
 
 
 Captured = tuple[Path, str, str | None, tuple[Sample, ...] | EvidenceError]
@@ -81,23 +106,29 @@ def captures(case: Case, hidden: int | None = None) -> list[Captured]:
     return found
 
 
-def _in_bank(info: DumpInfo, bank: States, most: int, problems: list[str]) -> tuple[Sample, ...]:
-    wanted, found = set(bank.sequences), []
-    for sample in iter_samples(info, problems=problems):
-        if sample.input_ids is not None and tuple(sample.input_ids.tolist()) in wanted:
-            found.append(sample)
-            if len(found) >= most:
+def _in_bank(info: DumpInfo, order: Sequence[int], bank: States, most: int, problems: list[str]) -> list[int]:
+    """Numbers of samples that go together with a sequence of the bank: one is the beginning of the other."""
+    by_start: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
+    for sequence in bank.sequences:
+        by_start[sequence[:8]].append(sequence)
+    found = []
+    for number in order[:LOOKS]:
+        try:
+            ids = read_sample(info, number).input_ids
+        except EvidenceError as error:
+            problems.append(str(error))
+            continue
+        tokens = () if ids is None else tuple(ids.tolist())
+        if any(tokens[: len(s)] == s[: len(tokens)] for s in by_start.get(tokens[:8], ())):
+            found.append(number)
+            if len(found) >= min(most, len(bank.sequences)):
                 break
-    return tuple(found)
+    return found
 
 
-def _computed(target: Target | None, samples: tuple[Sample, ...], notes: list[str], progress: Callable[[str], None] | None) -> States | None:
-    reason = "the case names no target" if target is None else fits(target)
-    tokens = [s.input_ids.tolist() for s in samples if s.input_ids is not None]
-    if reason is not None or not tokens:
-        notes.append(f"no bank: {reason or 'the samples hold no token ids'}; what follows needs no layer of the target")
-        return None
-    boundaries = [*(Boundary(i) for i in range(target.layers + 1)), Boundary(target.layers, normed=True)]
-    bank = target_states(target, tokens, boundaries, progress=progress)
-    notes.append(f"bank of {len(tokens)} sequences at {len(boundaries)} boundaries, {bank.origin}")
-    return bank
+def _every(target: Target) -> tuple[Boundary, ...]:
+    return (*(Boundary(i) for i in range(target.layers + 1)), Boundary(target.layers, normed=True))
+
+
+def _tokens(parts: Sequence[Rows]) -> list[list[int]]:
+    return [text.tolist() for part in parts for text in part.texts]

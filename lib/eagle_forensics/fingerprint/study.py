@@ -15,6 +15,7 @@ from eagle_forensics.fingerprint.findings import dump_findings, slot_findings
 from eagle_forensics.fingerprint.identify import Identification, identify
 from eagle_forensics.fingerprint.pairs import pair
 from eagle_forensics.fingerprint.ranks import RankResult, by_rank, compare_ranks
+from eagle_forensics.fingerprint.sampling import sampling_finding
 from eagle_forensics.fingerprint.served import served_finding
 from eagle_forensics.fingerprint.sources import Captured, Sources, captures, gather
 from eagle_forensics.fingerprint.trained import NOTEBOOK, capture_finding, record, trained_boundaries
@@ -40,7 +41,7 @@ class Work:
 
 
 def begin(case: Case, *, layers: Mapping[str, Any] | None, max_samples: int, seed: int, progress: Callable[[str], None] | None = None) -> Work:
-    """Read a few samples and identify every slot. Bad evidence becomes an opening finding."""
+    """Read as many samples as it takes, at most `max_samples`, and identify every slot. Bad evidence becomes an opening finding."""
     common = {"id": "layers.evidence", "question": QUESTION, "notebook": NOTEBOOK}
     if not case.training.dumps:
         return Work(case, None, None, layers, (Finding(
@@ -48,13 +49,13 @@ def begin(case: Case, *, layers: Mapping[str, Any] | None, max_samples: int, see
             next_step="Add the dump (200 samples are plenty); it decides which states the drafter was really trained on."),))
     try:
         sources = gather(case, max_samples=max_samples, seed=seed, progress=progress)
-        found = identify(sources.samples, bank=sources.bank, weights=sources.weights, layers=sources.layers, labels=sources.info.labels)
+        found = identify(sources.rows, bank=sources.bank, weights=sources.weights, layers=sources.layers)
     except (EvidenceError, OSError, ValueError) as error:
         return Work(case, None, None, layers, (Finding(
             **common, status=Status.ERROR, statement=" ".join(str(error).split()), next_step="Correct the evidence named here, then run again."),))
     broken = tuple(Finding(id=f"layers.unreadable-{i}", question="Can every sample be read?", status=Status.INCONCLUSIVE, required=False, notebook=NOTEBOOK,
                            statement=text) for i, text in enumerate(sources.problems[:5]))
-    return Work(case, sources, found, layers, broken)
+    return Work(case, sources, found, layers, (*broken, sampling_finding(sources.sampling, NOTEBOOK)))
 
 
 def slots(work: Work) -> list[Finding]:

@@ -1,0 +1,225 @@
+"""How many samples of a dump are enough: drawn at random, each says what every slot is, until a majority of the whole dump is certain for every slot.
+
+A sample's vote for a slot is the state that explains its rows cleanly (`match`: error, ratio, votes of its tokens), or that none does. The draw ends when
+for every slot the evidence that more than half of the dump's samples vote alike reaches 2 slots / rate. Two: of all the answers that fewer than half of the
+samples give, two may come close to half; the others add less than 1e-9 (each needs at least ten hits, which a share p gives a tenth and 1.8 p of the
+evidence a draw at most). Rows of the first samples are pooled for everything else; memory does not grow with the dump.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from eagle_forensics import stats
+from eagle_forensics.evidence.dumps import read_sample
+from eagle_forensics.evidence.records import DumpInfo, EvidenceError
+from eagle_forensics.finding import Finding, Status
+from eagle_forensics.fingerprint.index import Entry, Index, Vote
+from eagle_forensics.fingerprint.match import match
+from eagle_forensics.fingerprint.rows import BUDGET_BYTES, SPREAD, Bank, Reference, Rows, Weights, cut, join
+
+RATE = 0.001
+"""Chance that any slot's answer is not that of most samples. A wrong accusation is worse than none, and 0.001 costs 14 or 15 samples of four slots, 0.01 costs 11."""
+WITHOUT_BANK = 12
+"""Samples read where nothing can vote: a few hundred tokens carry the tests that need no bank."""
+
+BankOf = Callable[[Sequence[Rows]], Bank]
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """The votes of the samples on one slot."""
+
+    slot: int
+    votes: tuple[Vote, ...]
+    """In the order drawn."""
+    evidence: float
+    """That more than half of the dump's samples vote as most of these do (`stats.majority_evidence`)."""
+    settled: bool
+
+    @property
+    def leading(self) -> Vote:
+        """What most of them say."""
+        return Counter(self.votes).most_common(1)[0][0]
+
+    @property
+    def hits(self) -> int:
+        """How many say it."""
+        return sum(v == self.leading for v in self.votes)
+
+    def text(self) -> str:
+        """`slot 0: 13 of 15 samples hold b=2, 2 b=3`."""
+        counts = [f"{count} {vote or 'no clean state'}" for vote, count in Counter(self.votes).most_common()]
+        return f"slot {self.slot}: of {len(self.votes)} samples " + ", ".join(counts)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What was looked at, and whether it is enough."""
+
+    existing: int
+    """Samples of the dump."""
+    population: int
+    """Samples that could be drawn: all of the dump, or those whose tokens the bank holds."""
+    looked: int
+    read: int
+    """Of these, samples read from the dump now; the others were known from an earlier run."""
+    ballots: tuple[Ballot, ...]
+    """One a slot; empty without a bank."""
+    names: tuple[str, ...]
+    """Samples that voted, in the order of the votes."""
+    rate: float
+    why_not: str | None
+    """What is missing where a slot is not settled, or why nothing was to be settled."""
+
+    @property
+    def settled(self) -> bool:
+        """True if every slot is settled."""
+        return bool(self.ballots) and all(b.settled for b in self.ballots)
+
+    @property
+    def odd(self) -> tuple[tuple[str, int, Vote], ...]:
+        """Sample, slot and vote of every sample that says something else than most."""
+        return tuple((name, b.slot, vote) for b in self.ballots for name, vote in zip(self.names, b.votes, strict=True) if vote != b.leading)
+
+    def text(self) -> str:
+        """How many of how many samples, what that settles and what it leaves open."""
+        of = f"{self.looked} of {self.population} samples" + (f" whose tokens the bank holds (the dump has {self.existing})" if self.population < self.existing else "")
+        known = f", {self.looked - self.read} known from an earlier run" if self.looked > self.read else ""
+        if not self.settled:
+            return f"{of} looked at{known}; {self.why_not}"
+        if self.looked == self.population:
+            return f"all {of} looked at{known}: every slot is settled"
+        left = f"; a kind of sample that makes up less than {stats.unseen_share(self.looked):.0%} of them may not be among these" if not self.odd else ""
+        return (f"{of} drawn at random{known}: every slot is settled, the chance that any answer is not that of most samples is at most "
+                f"{self.rate:.1%}{left}")
+
+
+def draw(info: DumpInfo, numbers: Iterable[int], population: int, *, bank_of: BankOf | None, against: str, weights: Weights, layers: int | None, most: int,
+         reach: int | None = None, rate: float = RATE, problems: list[str]) -> tuple[Rows, Sampling]:
+    """Look at samples `numbers` (in random order) until every slot is settled, none can be any more, or `most` were looked at.
+
+    `bank_of`: the bank that holds the tokens of some samples; None: there is none, so nothing votes. `against`: what the votes depend on, as a key.
+    `reach`: see `rows.cut`. Samples that cannot be read go to `problems`. Raises EvidenceError if none can.
+    """
+    desk = _Desk(info, against, reach, problems)
+    stream = desk.look(numbers)
+    bound = rate / (2 * max(1, len(info.widths)))
+    want: int | None = min(most, WITHOUT_BANK)
+    if bank_of is not None:
+        want = stats.draws_needed((), population, bound, most)
+        want = most if want is None else want
+    exhausted = False
+    while want and not exhausted:
+        batch = list(islice(stream, min(want, SPREAD)))
+        exhausted = len(batch) < min(want, SPREAD)
+        if bank_of is None:
+            want -= len(batch)
+            continue
+        desk.vote(batch, bank_of, weights, layers)
+        want = _further(desk, population, bound, most)
+    ballots = tuple(_ballots(desk, population, bound, exhausted))
+    rows = join(desk.pool, labels=info.labels)
+    return rows, Sampling(len(info.files), population, desk.looked, desk.read, ballots, tuple(desk.voters), rate, _why_not(desk, ballots, population, bound, most))
+
+
+def sampling_finding(sampling: Sampling, notebook: str) -> Finding:
+    """Were enough samples read? Pass: every slot settled and no sample says otherwise."""
+    status = Status.SKIPPED if not sampling.ballots else Status.PASS if sampling.settled and not sampling.odd else Status.INCONCLUSIVE
+    odd = "; ".join(f"{name}: slot {slot} {f'holds {vote}' if vote else 'is no clean state'}" for name, slot, vote in sampling.odd[:6])
+    mixed = f". Not all are alike: {'; '.join(b.text() for b in sampling.ballots if b.hits < len(b.votes))} ({odd}{', ...' if len(sampling.odd) > 6 else ''})" if odd else ""
+    next_step = {Status.PASS: None, Status.SKIPPED: "Give the target's weights or a reference bank: only then can samples be told to agree."}.get(
+        status, "Look at the samples named here: two recordings may lie in one dump." if sampling.odd else "Raise max_samples, or record samples that can be read.")
+    return Finding(id="layers.sampling", question="Do enough samples of the dump say the same?", status=status, notebook=notebook, n=sampling.looked,
+                   statement=(sampling.text() + mixed).rstrip(".") + ".", threshold=sampling.rate if sampling.ballots else None,
+                   threshold_why="chance that the answer for any slot is not that of most samples; a rate ten times as high saves four samples" if sampling.ballots else None,
+                   next_step=next_step)
+
+
+class _Desk:
+    """Samples taken up one by one, from the index or from the dump; rows pooled as far as the budget goes."""
+
+    def __init__(self, info: DumpInfo, against: str, reach: int | None, problems: list[str]) -> None:
+        self.info, self.against, self.reach, self.problems = info, against, reach, problems
+        self.index = Index(info, f"{reach} {BUDGET_BYTES}")
+        self.pool: list[Rows] = []
+        self.voters: list[str] = []
+        self.votes: list[tuple[Vote, ...]] = []
+        self.looked = self.read = self._held = 0
+
+    def look(self, numbers: Iterable[int]) -> Iterator[tuple[int, str, Entry]]:
+        """Number, state of the file, and rows or votes of every sample that can be read."""
+        for number in numbers:
+            entry, stamp = self.index.find(number), self.index.stamp(number)
+            if entry is None or (entry.rows is None and self.against not in entry.votes):
+                try:
+                    sample = read_sample(self.info, number)
+                    stamp = self.index.stamp(number)
+                    rows = cut(sample, reach=self.reach)
+                    if self.index.stamp(number) != stamp:
+                        raise EvidenceError(f"{sample.source}: was changed while it was read. Wait until the dump is written.")
+                except EvidenceError as error:
+                    self.problems.append(str(error))
+                    continue
+                entry = Entry(rows, entry.votes if entry else {}, sample.sample_id, tuple(p.data.dtype for p in sample.planes))
+                del sample
+                self.read += 1
+                self.index.keep(number, entry if self._fits(rows) else replace(entry, rows=None), stamp)
+            if entry.rows is not None and self._fits(entry.rows):
+                self.pool.append(entry.rows)
+                self._held += entry.rows.nbytes
+            self.looked += 1
+            yield number, stamp, entry
+
+    def _fits(self, rows: Rows) -> bool:
+        return not self.pool or self._held + rows.nbytes <= BUDGET_BYTES
+
+    def vote(self, batch: Sequence[tuple[int, str, Entry]], bank_of: BankOf, weights: Weights, layers: int | None) -> None:
+        """Count the votes of a batch; those of an earlier run hold as long as nothing they depend on changed."""
+        new = [entry.rows for _, _, entry in batch if self.against not in entry.votes and entry.rows.tokens is not None]
+        bank = bank_of(new) if new else None
+        for number, stamp, entry in batch:
+            votes = entry.votes.get(self.against)
+            if votes is None and entry.rows.tokens is None:
+                continue
+            if votes is None:
+                try:
+                    table = match(Reference(bank, entry.rows, weights, layers))
+                except ValueError as error:
+                    self.problems.append(f"{entry.sample}: {error}")
+                    continue
+                votes = tuple(str(m.best) if m and m.clean else None for m in table.matches)
+                kept = entry.rows if any(entry.rows is p for p in self.pool) else None
+                self.index.keep(number, replace(entry, rows=kept, votes={**entry.votes, self.against: votes}), stamp)
+            self.voters.append(entry.sample)
+            self.votes.append(votes)
+
+
+def _ballots(desk: _Desk, population: int, bound: float, exhausted: bool) -> Iterator[Ballot]:
+    for slot, votes in enumerate(zip(*desk.votes, strict=True)):
+        leading = Counter(votes).most_common(1)[0]
+        evidence = float(stats.majority_evidence([v == leading[0] for v in votes], population)[-1])
+        yield Ballot(slot, votes, evidence, evidence >= 1 / bound or (exhausted and leading[1] > len(votes) / 2))
+
+
+def _further(desk: _Desk, population: int, bound: float, most: int) -> int | None:
+    """Samples after which every slot can be settled at best; None if one cannot be within `most`, 0 if all are."""
+    if not desk.votes:
+        return max(0, min(most, WITHOUT_BANK) - desk.looked)
+    wanted = [stats.draws_needed([v == b.leading for v in b.votes], population, bound, most - desk.looked)
+              for b in _ballots(desk, population, bound, False)]
+    return None if None in wanted else max(wanted)
+
+
+def _why_not(desk: _Desk, ballots: Sequence[Ballot], population: int, bound: float, most: int) -> str | None:
+    open_ = [b for b in ballots if not b.settled]
+    if not ballots:
+        return "no sample could be held against a bank, so how many are enough is not known"
+    if not open_:
+        return None
+    needs = [stats.draws_needed([v == b.leading for v in b.votes], population, bound, population) for b in open_]
+    further = "" if None in needs else f" {max(needs)} further samples that agree would settle it (max_samples is {most})."
+    return "not settled: " + "; ".join(b.text() for b in open_) + "." + (further or " All samples do not make a majority certain.")
