@@ -49,7 +49,7 @@ def test_the_extension_says_nothing(name, tmp_path):
 
 
 def test_every_layout_has_a_writer_here():
-    assert {layout.name for layout in LAYOUTS} == {*WRITERS, "sglang_reply"}
+    assert {layout.name for layout in LAYOUTS} <= {*WRITERS, "sglang_reply", "fed"}
 
 
 def test_specforge_gzipped(tmp_path):
