@@ -32,6 +32,12 @@ def test_a_status_is_a_word_and_an_icon(status):
     assert f"{icon} {status}" in page
 
 
+def test_what_is_missing_is_a_dash_whatever_pandas_calls_it():
+    frame = pd.DataFrame({"a": [1.5, float("nan")], "b": pd.array([3, None], dtype="Int64"), "c": ["x", None], "d": pd.to_datetime(["2024-01-01", None])})
+    page = show.table_html(frame, "gaps")
+    assert page.count("–") == 4 and not any(word in page for word in ("NA", "nan", "None", "NaT")) and '<td class=num>3</td>' in page
+
+
 def test_a_table_has_caption_scopes_and_marks():
     page = show.table_html(pd.DataFrame({"slot": ["a", "b"], "error": [0.1, float("nan")]}), "two slots", formats={"error": ".2f"}, mark=[True, False])
     assert "<caption>two slots</caption>" in page and page.count('scope="col"') == 2 and page.count('scope="row"') == 2

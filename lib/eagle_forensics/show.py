@@ -107,6 +107,7 @@ def table(frame: pd.DataFrame | None, caption: str, *, formats: Mapping[str, str
 def table_html(frame: pd.DataFrame, caption: str, *, formats: Mapping[str, str] | None = None, mark: Sequence[bool] | None = None) -> str:
     """The HTML of `table`."""
     formats = formats or {}
+    frame = frame.astype(object).where(frame.notna(), None)
     numeric = {c: all(isinstance(v, int | float) and not isinstance(v, bool) for v in frame[c].dropna()) for c in frame.columns}
     head = "".join(f'<th scope="col"{" class=num" if numeric[c] else ""}>{safe(c)}</th>' for c in frame.columns)
     rows = []
@@ -125,7 +126,7 @@ def table_html(frame: pd.DataFrame, caption: str, *, formats: Mapping[str, str] 
 
 
 def _cell(value: Any, spec: str | None) -> str:
-    if value is None or (isinstance(value, float) and value != value):
+    if value is None:
         return "–"
     if isinstance(value, Status):
         icon, colour = STATUS_LOOK[value]

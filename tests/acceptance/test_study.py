@@ -66,3 +66,8 @@ def test_one_live_run_does_not_spoil_the_tables_sweep(work):
     assert said.status is Status.PASS and said.observed == 4 and "num-steps 4" not in said.statement
     assert study.recommendation(both).write[0] == "4 draft steps", "the table names no engine"
     assert len(study.predicted_against_measured(both)) == 2
+
+
+def test_a_table_without_speeds_leaves_the_steps_to_the_live_run(work):
+    (said,) = study.steps(replace(work, tabled=tuple(replace(r, tokens_per_second=None, cycle_ms=None) for r in runs(SWEEP))))
+    assert said.status is Status.INCONCLUSIVE and "Runs at 1 step count (3)" in said.statement

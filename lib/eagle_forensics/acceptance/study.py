@@ -23,7 +23,7 @@ from eagle_forensics.acceptance import (
     rendering,
     sweep_frames,
 )
-from eagle_forensics.acceptance.ceiling import ceilings
+from eagle_forensics.acceptance.ceiling import ceilings, cycle_ms
 from eagle_forensics.acceptance.live import Measurement
 from eagle_forensics.acceptance.live_frames import (
     as_run,
@@ -81,10 +81,10 @@ class Work:
 
     @property
     def swept(self) -> tuple[Run, ...]:
-        """The runs that may hold several step counts: of a sweep over live servers, else the table's; a single live server has one."""
+        """The runs that may hold several step counts: of a sweep over live servers, else the table's where it has their cost; a single live server has one."""
         if any(r.is_speculative for r in self.sweep.runs):
             return self.sweep.runs
-        return self.tabled if any(r.is_speculative for r in self.tabled) else self.measured
+        return self.tabled if any(r.is_speculative and cycle_ms(r) for r in self.tabled) else self.measured or self.tabled
 
 
 def begin(case: Case, *, predicted: Mapping[str, Any] | None, layers: Mapping[str, Any] | None, arguments: Mapping[str, Any] | None,
