@@ -37,7 +37,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $(STAMP) && echo "setup: done"
 
-demo: setup ## the built-in real case: broken, diagnosed, fixed as printed, compared, on a real SGLang too (10 minutes; `make demo OFFLINE=1`: files only, 4)
+demo: setup ## the built-in real case: broken, diagnosed, fixed as printed, compared, on a real SGLang too (`make demo OFFLINE=1`: files only, 4 minutes)
 	@test -n "$(OFFLINE)" || $(MAKE) -s --no-print-directory sglang-env || echo "demo: SGLang could not be installed (above), so nothing is measured on a real server"
 	@$(PY) -m eagle_forensics demo $$(test -z "$(OFFLINE)" -a -e $(SGLANG_STAMP) || echo --offline)
 
