@@ -1,4 +1,4 @@
-"""The command line: `eagle-forensics demo | run | init | show | compare | index | layers | args`.
+"""The command line: `eagle-forensics demo | run | init | show | compare | index | capture | layers | args`.
 
 Every command imports what it needs when it is called, so that `--help`, `layers` and `args` never import torch.
 Exit codes: 0 pass, 1 fail, 2 usage or bad input, 3 error, 4 inconclusive; 130 after Ctrl-C. For `layers` and `args`: 1 when the engine would
@@ -120,6 +120,24 @@ def index(folder: Annotated[Path, typer.Argument(help="Folder of run folders.", 
     from eagle_forensics.suite.index import write_index
 
     typer.echo(f"wrote {write_index(folder)}")
+
+
+@app.command()
+def capture(
+    url: Annotated[str, typer.Argument(help="Live SGLang or vLLM server.", metavar="URL")],
+    out: Annotated[Path, typer.Option(help="Folder for the states; name it under `captures` of the case.")],
+    target: Annotated[Path | None, typer.Option(help="Target model: its hidden size parts the planes; with weights, every plane is identified at once.")] = None,
+    drafter: Annotated[Path | None, typer.Option(help="Drafter checkpoint: its layer ids complete the launch line that is printed where something is missing.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="JSON lines with `input_ids` or `text`.")] = None,
+    dump: Annotated[Path | None, typer.Option(help="Ask for the first tokens of a dump's own samples.")] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens a prompt at most: one of 21504 numbers is 0.4 MB of JSON.", min=2, max=512)] = 32,
+    states: Annotated[Path | None, typer.Option(help="Folder of vLLM's connector as seen from here (default: the path the server names).")] = None,
+) -> None:
+    """Fetch the states that a live server feeds its drafter: cache flushed, one short prompt at a time, prompt rows."""
+    from eagle_forensics.fingerprint.capturing import run_capture
+
+    for line in run_capture(url, out, target=target, drafter=drafter, prompts=prompts, dump=dump, most_tokens=tokens, states=states, progress=lambda line: typer.echo(line, err=True)):
+        typer.echo(line)
 
 
 @app.command()

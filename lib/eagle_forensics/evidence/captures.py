@@ -1,6 +1,6 @@
 """Captures: tensors seen at serving time, as samples. What they are is for the fingerprint to say, not for the reader.
 
-Read are all layouts of a dump (vLLM's extraction files, SGLang's debug dumps and replies with `return_hidden_states`), several kinds in one
+Read are the folders of `eagle-forensics capture`, all layouts of a dump (vLLM's extraction files, SGLang's debug dumps and replies with `return_hidden_states`), several kinds in one
 folder too, and bare `.pt` tensors or lists and dicts of them.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from eagle_forensics.evidence.containers import open_json
+from eagle_forensics.evidence.fed_files import with_engine
 from eagle_forensics.evidence.layouts import layout_of
 from eagle_forensics.evidence.layouts.sglang_reply import SGLANG_REPLY
 from eagle_forensics.evidence.listing import SIDE_FILES, SUFFIXES, sample_files
@@ -46,7 +47,7 @@ def read_capture(path: str | Path, hidden: int | None = None, problems: list[str
             if problems is None:
                 raise
             problems.append(str(error))
-    return tuple(found)
+    return with_engine(found, path)
 
 
 def _file(file: Path, hidden: int | None) -> Iterator[Sample]:

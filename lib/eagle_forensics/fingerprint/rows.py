@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from eagle_forensics.boundary import Boundary
-from eagle_forensics.evidence.records import EvidenceError, Sample, Target
+from eagle_forensics.evidence.records import EvidenceError, Plane, Sample, Target
 from eagle_forensics.fingerprint.parts import GatedMlp, Head, gated_mlp, head_of
 
 BUDGET_BYTES = 96 << 20
@@ -67,6 +68,16 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.sequence)
+
+    def openings(self, slots: int) -> list[Sample]:
+        """The first rows of every sample whose tokens are known, in the first `slots` slots, as samples."""
+        found = []
+        for number, text in enumerate(self.texts):
+            at = np.flatnonzero((self.sequence == number) & (self.position < BLOCK))
+            if np.array_equal(self.position[at], np.arange(len(at))) and len(at):
+                planes = tuple(Plane(slot, self.labels[slot], self.planes[slot][at]) for slot in range(slots))
+                found.append(Sample(planes, text[: len(at)], None, Path(self.samples[number]), self.samples[number]))
+        return found
 
     def take(self, index: np.ndarray) -> Rows:
         """The same slots on some of the rows."""

@@ -100,9 +100,11 @@ def captures(case: Case, hidden: int | None = None) -> list[Captured]:
         try:
             read = read_capture(capture.path, hidden)
             result: tuple[Sample, ...] | EvidenceError = tuple(replace(s, rank=capture.tp_rank) if s.rank is None else s for s in read)
+            told = {s.provenance.path_kind for s in read}
         except EvidenceError as error:
-            result = error
-        found.append((capture.path, capture.path_kind, capture.label, result))
+            result, told = error, set()
+        kind = next(iter(told)) if capture.path_kind == "unknown" and told == {"eager"} else capture.path_kind
+        found.append((capture.path, kind, capture.label, result))
     return found
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from eagle_forensics.case import Case
-from eagle_forensics.evidence.records import EvidenceError
-from eagle_forensics.finding import Finding, Status
+from eagle_forensics.case import Capture, Case
+from eagle_forensics.evidence.records import EvidenceError, Sample
+from eagle_forensics.finding import Evidence, Finding, Status
+from eagle_forensics.fingerprint import capturing
 from eagle_forensics.fingerprint.consistency import paths_finding, rank_finding, rows_finding
 from eagle_forensics.fingerprint.findings import dump_findings, slot_findings
 from eagle_forensics.fingerprint.identify import Identification, identify
@@ -18,7 +20,13 @@ from eagle_forensics.fingerprint.ranks import RankResult, by_rank, compare_ranks
 from eagle_forensics.fingerprint.sampling import sampling_finding
 from eagle_forensics.fingerprint.served import served_finding
 from eagle_forensics.fingerprint.sources import Captured, Sources, captures, gather
-from eagle_forensics.fingerprint.trained import NOTEBOOK, capture_finding, record, trained_boundaries
+from eagle_forensics.fingerprint.trained import (
+    NOTEBOOK,
+    aux_slots,
+    capture_finding,
+    record,
+    trained_boundaries,
+)
 
 QUESTION = "Can the dump's tensors be identified?"
 
@@ -58,6 +66,29 @@ def begin(case: Case, *, layers: Mapping[str, Any] | None, max_samples: int, see
     return Work(case, sources, found, layers, (*broken, sampling_finding(sources.sampling, NOTEBOOK)))
 
 
+def captured(work: Work, run_dir: Path, *, wanted: bool) -> tuple[Work, list[Finding]]:
+    """With `wanted`, ask the case's live server for the states of the dump's own prompts and add them to the captures of the case.
+
+    What is missing for it, or what the server refused, is a finding.
+    """
+    if not wanted or work.sources is None:
+        return work, []
+    common = {"id": "layers.live", "question": "Which states does the live server hand out?", "notebook": NOTEBOOK, "required": False}
+    url, prompts = work.case.serving.url, [text.tolist() for text in work.sources.rows.texts[:4]]
+    if url is None or not prompts:
+        return work, [Finding(**common, status=Status.SKIPPED, statement="Not captured: " + ("the case has no serving.url" if url is None else "the dump has no token ids to ask for"),
+                              next_step="Name the live server in serving.url." if url is None else "Run `eagle-forensics capture` with prompts of your own and name its folder under `captures`.")]
+    folder = run_dir / "evidence" / "03_capture"
+    try:
+        done = capturing.capture(str(url), folder, prompts=prompts, hidden=work.sources.target.hidden if work.sources.target else None,
+                                 ids=capturing.drafter_ids(work.case.drafter.path if work.case.drafter else None))
+    except (EvidenceError, OSError) as error:
+        return work, [Finding(**common, status=Status.INCONCLUSIVE, statement=f"Nothing captured: {error}", next_step="Start the server as written, then run again.")]
+    case = work.case.model_copy(update={"captures": (*work.case.captures, Capture(path=folder, path_kind="eager", label="live"))})
+    return replace(work, case=case), [Finding(**common, status=Status.PASS, n=sum(map(len, prompts)), statement=done.text().replace("\n", ". "),
+                                              evidence=(Evidence(note="states and their provenance", path="evidence/03_capture/manifest.json"),))]
+
+
 def slots(work: Work) -> list[Finding]:
     """One sentence a slot."""
     return slot_findings(work.found) if work.found else []
@@ -93,7 +124,17 @@ def served(work: Work) -> list[Finding]:
             items.append(Finding(**common, status=Status.ERROR, statement=str(error)))
             continue
         items.append(capture_finding(index, seen, trained, path_kind=kind, label=label))
+        if items[-1].status is Status.INCONCLUSIVE:
+            items += _against_dump(work, index, one)
     return [*items, *rank_findings(work), *path_findings(work)]
+
+
+def _against_dump(work: Work, index: int, samples: Sequence[Sample]) -> list[Finding]:
+    """A capture of the dump's own prompts held against the dump where no bank decides: which of its slots are served?"""
+    try:
+        return [paths_finding(pair(samples, work.sources.rows.openings(len(aux_slots(work.found)))), f"layers.capture-{index}-dump", f"capture {index}", "the dump", graph=False)]
+    except EvidenceError:
+        return []
 
 
 def rank_findings(work: Work) -> list[Finding]:
@@ -103,6 +144,8 @@ def rank_findings(work: Work) -> list[Finding]:
 
 def rank_results(work: Work) -> list[tuple[str, tuple[RankResult, ...]]]:
     """Execution path and result a slot; a group whose ranks cannot be laid side by side is left out here and named by its captures."""
+    if work.sources is None:
+        return []
     found = []
     for kind in dict.fromkeys(kind for _, kind, _, _ in work.captures):
         samples = [s for _, k, _, held in work.captures if k == kind and not isinstance(held, EvidenceError) for s in held]

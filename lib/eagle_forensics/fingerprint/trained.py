@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eagle_forensics.boundary import format_boundaries, uniform_shift
+from eagle_forensics.engines.returning import HOW_DECODE
 from eagle_forensics.faults import fault as fault_of
 from eagle_forensics.finding import Competitor, Finding, Status
 from eagle_forensics.fingerprint.identify import Identification, SlotIdentity, format_ratio
@@ -86,7 +87,7 @@ def capture_finding(index: int, capture: Identification, trained: Sequence[int] 
     limits = {"eager": " This proves the eager path only; decode may replay CUDA graphs.", "graph": "", "unknown": " Which execution path it shows is not stated."}[path_kind]
     if fed == tuple(trained):
         return Finding(status=Status.PASS, statement=f"{name} holds {format_boundaries(fed)}, the trained boundaries.{limits}",
-                       refuted_by="a capture of the other execution path that differs", **common)
+                       next_step=HOW_DECODE if path_kind == "eager" else None, refuted_by="a capture of the other execution path that differs", **common)
     if set(fed) < set(trained):
         return Finding(status=Status.INCONCLUSIVE, statement=f"{name} holds {format_boundaries(fed)}, a part of the trained {format_boundaries(trained)}; "
                        "what else reaches the drafter it does not say.", next_step="Capture the input of the drafter's fc.", **common)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from eagle_forensics.evidence.layouts.angelslim import ANGELSLIM
+from eagle_forensics.evidence.layouts.fed import FED
 from eagle_forensics.evidence.layouts.modelopt import MODELOPT
 from eagle_forensics.evidence.layouts.parts import Layout, Parts
 from eagle_forensics.evidence.layouts.plane_folder import PLANE_FOLDER
@@ -22,10 +23,10 @@ from eagle_forensics.evidence.layouts.trtllm import TRTLLM
 from eagle_forensics.evidence.layouts.verl import VERL_SPECO
 from eagle_forensics.evidence.layouts.vllm import VLLM_EXTRACT
 
-__all__ = ["LAYOUTS", "Layout", "Parts", "layout_named", "layout_of"]
+__all__ = ["FED", "LAYOUTS", "SGLANG_REPLY", "VLLM_EXTRACT", "Layout", "Parts", "layout_named", "layout_of"]
 
 LAYOUTS = (SPECULATORS_V1, VLLM_EXTRACT, SPECFORGE, MODELOPT, ANGELSLIM, SPECULATORS_V0, PLANE_FOLDER, TRTLLM, TORCHSPEC, VERL_SPECO,
-           SGLANG_PASSES, SGLANG_DUMPER, SGLANG_REPLY)
+           SGLANG_PASSES, SGLANG_DUMPER, SGLANG_REPLY, FED)
 
 
 def layout_of(content: Any) -> Layout | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,3 +92,9 @@ def sequences(positions: torch.Tensor) -> list[slice]:
     starts = torch.nonzero(torch.cat([torch.ones(1, dtype=torch.bool), positions[1:] != positions[:-1] + 1])).flatten().tolist()
     ends = [*starts[1:], positions.shape[0]]
     return [slice(a, b) for a, b in zip(starts, ends, strict=True) if positions[a] == 0]
+
+
+def rank_in(file: Path) -> tuple[str | None, int | None, int | None]:
+    """Name, rank and number of ranks of `{name}.rank{R}of{N}.safetensors`, as the files for serving hosts write it; None three times for another name."""
+    found = re.fullmatch(r"(.+)\.rank(\d{1,5})of(\d{1,5})", file.stem)
+    return (found[1], int(found[2]), int(found[3])) if found else (None, None, None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from eagle_forensics.evidence.layouts.parts import NOTHING, Layout, Parts, flat
+from eagle_forensics.evidence.layouts.parts import NOTHING, Layout, Parts, flat, rank_in
 from eagle_forensics.evidence.records import MOST_IDS
 
 SCALES = "hidden_states_scales"
@@ -24,13 +24,13 @@ def _is_extract(content: Any) -> bool:
     return isinstance(states, torch.Tensor) and states.dim() == 3 and states.shape[1] <= MOST_IDS and isinstance(ids, torch.Tensor)
 
 
-def _read(content: Mapping[str, Any], _: Path) -> Parts:
+def _read(content: Mapping[str, Any], file: Path) -> Parts:
     states, about = content["hidden_states"], replace(NOTHING, engine="vllm")
     if SCALES in content:
         about = replace(about, dtype=str(states.dtype).removeprefix("torch."))
         states = _scaled(states, content[SCALES])
     planes = [(None, states[:, k]) for k in range(states.shape[1])]
-    return Parts(planes, flat(content, "token_ids"), flat(content, "loss_mask"), about)
+    return Parts(planes, flat(content, "token_ids"), flat(content, "loss_mask"), about, *rank_in(file))
 
 
 def _scaled(states: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
