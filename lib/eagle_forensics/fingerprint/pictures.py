@@ -1,0 +1,115 @@
+"""Where the observed values fall in the measured distributions, norm states, and the ranks side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from eagle_forensics import show
+from eagle_forensics.fingerprint.calibration import THRESHOLDS, measured
+from eagle_forensics.fingerprint.figures import Picture
+from eagle_forensics.fingerprint.identify import Identification
+from eagle_forensics.fingerprint.ranks import Agreement
+
+if TYPE_CHECKING:
+    from eagle_forensics.fingerprint.study import Work
+
+SMALLEST = 3e-4
+"""Errors below are drawn here: an exact match has no place on a logarithmic axis."""
+
+
+def calibration_figure(found: Identification | None) -> Picture | None:
+    """Relative error of each slot among those of right, noisy and damaged planes of the calibration. None without a bank."""
+    table = found.table if found else None
+    if table is None or not any(table.matches):
+        return None
+    import matplotlib.pyplot as plt
+
+    show.theme()
+    kinds = [(name, group, row["error"]) for group, colour in GROUPS.items() for name, row in measured()["measured"][group].items() if "error" in row]
+    fig, ax = plt.subplots(figsize=(9.5, 0.3 * len(kinds) + 1.9), layout="constrained")
+    for place, (_, group, values) in enumerate(kinds):
+        low, high = np.clip([min(values), max(values)], SMALLEST, None)
+        ax.plot([low, high], [place, place], lw=7, color=GROUPS[group], solid_capstyle="butt", alpha=0.75)
+    ax.axvline(THRESHOLDS["clean_error"], color="#111827", lw=1.2, ls="--")
+    ax.annotate(f"clean: below {THRESHOLDS['clean_error']}", (THRESHOLDS["clean_error"], len(kinds) - 0.3), xytext=(-4, 0), textcoords="offset points", ha="right", fontsize=9)
+    top = -1.2
+    for slot in found.slots:
+        if slot.match:
+            ax.plot(max(slot.match.error.value, SMALLEST), top, "D", ms=7, color=show.RED, zorder=3)
+            ax.plot(max(slot.match.second_error, SMALLEST), top, "D", ms=6, mfc="white", mec=show.RED, zorder=3)
+    ax.set(xscale="log", ylim=(len(kinds) - 0.2, top - 0.7), xlim=(SMALLEST * 0.8, 8), xlabel="relative error to the nearest state, median over tokens")
+    ax.set_yticks([top, *range(len(kinds))], ["these slots: best (full), second (open)", *(name for name, _, _ in kinds)], fontsize=8.5)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    best = [s.match.error.value for s in found.slots if s.match]
+    inside = sum(b <= THRESHOLDS["clean_error"] for b in best)
+    title = f"{inside} of {len(best)} slots lie where right planes were measured"
+    ax.set_title(title)
+    alt = (f"{title}. Ranges of relative errors of {len(kinds)} kinds of planes measured on {measured()['measured']['target'].split(',')[0]}, and the errors of these slots: "
+           + ", ".join(f"slot {s.slot} {s.match.error.value:.4f}, next {s.match.second_error:.3f}" for s in found.slots if s.match) + ".")
+    caption = ("Bars: smallest to largest error over all boundaries of the calibration model (blue: right planes; orange: right planes of a quantised target; grey: wrong or damaged planes). "
+               f"Diamonds: the slots of this dump. Values below {SMALLEST:g} are drawn there. The bars are of one small model; on yours the neighbours (open diamonds) show the scale.")
+    return Picture(fig, alt, caption)
+
+
+GROUPS = {"right planes": show.BLUE, "right planes, too noisy to be sure": show.ORANGE, "damaged planes": show.GREY}
+
+
+def norm_frame(found: Identification | None) -> pd.DataFrame:
+    """Norm state of every slot: what the norm's weight, the identity and, without a bank, the head say; and the order of depth."""
+    if found is None:
+        return pd.DataFrame()
+    depth = {slot: place for place, slot in enumerate(found.depth_order)}
+    names = {"pre": "un-normed", "post": "normed", "twice": "normed twice"}
+    rows = []
+    for s in found.slots:
+        by_weight = {True: "normed", False: "un-normed"}.get(s.norm.holds, "not decided")
+        identity = "not sure" if not s.sure or s.boundary is None else "normed" if s.boundary.normed else str(s.state) if s.state not in WHOLE else "un-normed"
+        rows.append({"slot": s.slot, "label": s.label, "by the norm's weight": by_weight, "|rms(x/w) - 1|": s.norm.value, "by its identity": identity,
+                     "by the head": names.get(s.teacher.state, "not decided") if s.teacher else "not asked",
+                     **({f"head, {name}": share for name, share in zip(names.values(), s.teacher.agreement, strict=True)} if s.teacher else {}),
+                     "place by depth": depth[s.slot] + 1})
+    return pd.DataFrame(rows)
+
+
+WHOLE = ("complete", "whole, under noise without direction")
+
+
+def ranks_frame(work: Work) -> pd.DataFrame:
+    """The ranks of the captures side by side; empty where fewer than two ranks recorded the same tokens."""
+    from eagle_forensics.fingerprint.study import rank_results
+
+    rows = [{"captures": kind, "slot": r.slot, "ranks": len(r.ranks), "hold": str(r.agreement), "together": str(r.boundary) if r.boundary else None, "largest difference": r.spread,
+             "error together": r.error, "next": r.second, "median norms": ", ".join(f"{n:.1f}" for n in r.norms[:8]) + (", ..." if len(r.norms) > 8 else ""), "rows": r.n}
+            for kind, results in rank_results(work) for r in results]
+    return pd.DataFrame(rows)
+
+
+def ranks_figure(work: Work) -> Picture | None:
+    """How far each rank's rows lie from rank 0's, slot by slot. None without ranks."""
+    from eagle_forensics.fingerprint.study import rank_results
+
+    groups = rank_results(work)
+    if not groups:
+        return None
+    import matplotlib.pyplot as plt
+
+    show.theme()
+    results = [(kind, r) for kind, found in groups for r in found]
+    fig, ax = plt.subplots(figsize=(8.5, 0.5 * len(results) + 1.6), layout="constrained")
+    for place, (_, r) in enumerate(results):
+        sound = r.agreement is Agreement.EQUAL
+        ax.barh(place, max(r.spread, SMALLEST) if r.spread == r.spread else 1, left=SMALLEST * 0.5, color=show.BLUE if sound else show.RED, height=0.55)
+        ax.annotate(f"{r.agreement}" + (f", together {r.boundary}" if r.boundary else ""), (SMALLEST, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9,
+                    color="#111827", bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1})
+    ax.axvline(THRESHOLDS["clean_error"], color="#111827", lw=1.2, ls="--")
+    ax.set(xscale="log", xlim=(SMALLEST * 0.6, 3), xlabel="largest relative difference between a rank and rank 0, median over tokens (other widths: 1)")
+    ax.set_yticks(range(len(results)), [f"{kind}, slot {r.slot}" for kind, r in results])
+    ax.invert_yaxis()
+    odd = sum(r.agreement is not Agreement.EQUAL for _, r in results)
+    title = f"The ranks disagree in {odd} of {len(results)} slots" if odd else f"All ranks hold the same {len(results)} slots"
+    ax.set_title(title)
+    return Picture(fig, f"{title}: " + "; ".join(f"{kind} slot {r.slot}: {r.text}" for kind, r in results) + ".",
+                   "Every rank feeds its own copy of the drafter, so all must hold the same rows; the dashed line is the limit of rounding.")
