@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab bench wirings lineup lineup-fast step-sweep fuzz sglang-env vllm-env speculators-env lint clean
+.PHONY: help setup demo test lab bench wirings confusion calibrate lineup lineup-fast step-sweep fuzz sglang-env vllm-env speculators-env lint clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -58,6 +58,12 @@ bench: setup ## benchmarks as ratios, into runs/bench/latest.json
 
 wirings: setup ## all 29 wirings of the real drafter against what its training measured (about 4 minutes)
 	@OMP_NUM_THREADS=1 $(PY) -m tests.drafter.wiring_table
+
+confusion: setup ## every kind of healthy and damaged dump of the real target, identified: the confusion matrix (about 4 minutes); KINDS="..." for some
+	@OMP_NUM_THREADS=1 $(PY) -m tests.fingerprint.confusion $(KINDS)
+
+calibrate: setup ## measure the fingerprint's distributions on a Llama-class model: make calibrate TARGET=folder DUMP=folder
+	@OMP_NUM_THREADS=1 $(PY) -m tests.fingerprint.calibrate $(TARGET) $(DUMP)
 
 lineup: setup ## planted faults on the real pair, into runs/lineup (about 20 minutes on two cores)
 	@OMP_NUM_THREADS=1 $(PY) -m tests.lineup --jobs 2
