@@ -37,7 +37,6 @@ def kinds(real: Real) -> dict[str, Kind]:
     """Every kind by name. `last` planes are made by the caller."""
     last, norm = real.layers, real.weights.normed
     rotation = torch.linalg.qr(torch.randn(real.target.hidden, real.target.hidden, generator=torch.Generator().manual_seed(0)))[0]
-    int4, int8 = real.quantised(4, 64), real.quantised(8, 0)
     normed = lambda b, layers: Boundary(layers, True)  # noqa: E731
 
     def stored(dtype: torch.dtype) -> Planes:
@@ -69,8 +68,8 @@ def kinds(real: Real) -> dict[str, Kind]:
         "MLP output only": Kind(lambda r, i, b: r.state(i, b) - r.runs[i].middle[b - 1], State.NO_RESIDUAL),
         "alias of the last plane": Kind(lambda r, i, b: r.state(i, 27), State.COMPLETE, expected=lambda b, layers: Boundary(27)),
         "rotated": Kind(lambda r, i, b: r.state(i, b) @ rotation, State.ROTATED),
-        "int4 target, groups of 64": Kind(lambda r, i, b: int4[i].states[b], State.NOISY),
-        "int8 target, a scale a row": Kind(lambda r, i, b: int8[i].states[b], State.COMPLETE),
+        "int4 target, groups of 64": Kind(lambda r, i, b: r.quantised(4, 64)[i].states[b], State.NOISY),
+        "int8 target, a scale a row": Kind(lambda r, i, b: r.quantised(8, 0)[i].states[b], State.COMPLETE),
         "one token late": Kind(lambda r, i, b: r.state(i, b).roll(1, 0), State.SHIFTED),
         "one token early": Kind(lambda r, i, b: r.state(i, b).roll(-1, 0), State.SHIFTED),
         "truncated: cached prefix of 24 tokens": Kind(lambda r, i, b: r.state(i, b), State.COMPLETE, skip=24),

@@ -53,6 +53,7 @@ class Real:
         self.model = self._load(torch.float32)
         self.runs = [Run(self.model, s) for s in self.ids]
         self.bank = Bank(self.runs, self.ids)
+        self._quantised: dict[tuple[int, int], list[Run]] = {}
 
     def _load(self, dtype: torch.dtype) -> LlamaForCausalLM:
         return LlamaForCausalLM.from_pretrained(self.folder, dtype=dtype).eval()
@@ -65,6 +66,11 @@ class Real:
 
     def quantised(self, bits: int, group: int) -> list[Run]:
         """The same states with the layers' weights rounded to `bits`; `group` weights share a scale (0: a row)."""
+        if (bits, group) not in self._quantised:
+            self._quantised[bits, group] = self._rounded(bits, group)
+        return self._quantised[bits, group]
+
+    def _rounded(self, bits: int, group: int) -> list[Run]:
         model = self._load(torch.float32)
         for name, p in model.named_parameters():
             if "layers" in name and p.ndim == 2:

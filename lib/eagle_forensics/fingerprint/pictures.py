@@ -32,7 +32,7 @@ def calibration_figure(found: Identification | None) -> Picture | None:
     fig, ax = plt.subplots(figsize=(9.5, 0.3 * len(kinds) + 1.9), layout="constrained")
     for place, (_, group, values) in enumerate(kinds):
         low, high = np.clip([min(values), max(values)], SMALLEST, None)
-        ax.plot([low, high], [place, place], lw=7, color=GROUPS[group], solid_capstyle="butt", alpha=0.75)
+        ax.plot([low, high], [place, place], lw=7, marker="s", ms=5, color=GROUPS[group], solid_capstyle="butt", alpha=0.75)
     ax.axvline(THRESHOLDS["clean_error"], color="#111827", lw=1.2, ls="--")
     ax.annotate(f"clean: below {THRESHOLDS['clean_error']}", (THRESHOLDS["clean_error"], len(kinds) - 0.3), xytext=(-4, 0), textcoords="offset points", ha="right", fontsize=9)
     top = -1.2
