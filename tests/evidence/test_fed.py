@@ -1,9 +1,6 @@
 """States fetched from servers that imitate SGLang and vLLM; what a server lacks is named."""
 
 import json
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
@@ -14,6 +11,7 @@ from eagle_forensics.evidence.captures import read_capture
 from eagle_forensics.evidence.fed import Fed, NotReturned, fetch
 from eagle_forensics.evidence.fed_files import write_fed
 from eagle_forensics.evidence.records import EvidenceError
+from tests.evidence.servers import serving
 
 H, K = 4, 3
 IDS = (5, 6, 7, 8, 9)
@@ -22,40 +20,6 @@ IDS = (5, 6, 7, 8, 9)
 def states(ids, width=K * H):
     """Row t depends on token t; exact in bfloat16."""
     return torch.tensor([[float(token) + column / 8 for column in range(width)] for token in ids])
-
-
-@contextmanager
-def serving(post):
-    """A server whose POST answers come from `post(path, body) -> (status, object)`; the paths and bodies asked for."""
-    asked = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self, status, value):
-            data = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def do_GET(self):
-            asked.append((self.path, None))
-            self.answer(*post(self.path, None))
-
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"null")
-            asked.append((self.path, body))
-            self.answer(*post(self.path, body))
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def sglang(width=K * H, cached=0, refuse=None, flush=200, hand_out=True):

@@ -78,9 +78,10 @@ def captured(work: Work, run_dir: Path, *, wanted: bool) -> tuple[Work, list[Fin
     if url is None or not prompts:
         return work, [Finding(**common, status=Status.SKIPPED, statement="Not captured: " + ("the case has no serving.url" if url is None else "the dump has no token ids to ask for"),
                               next_step="Name the live server in serving.url." if url is None else "Run `eagle-forensics capture` with prompts of your own and name its folder under `captures`.")]
-    folder = run_dir / "evidence" / "03_capture"
+    folder, widths = run_dir / "evidence" / "03_capture", set(work.sources.info.widths)
+    hidden = work.sources.target.hidden if work.sources.target else widths.pop() if len(widths) == 1 else None
     try:
-        done = capturing.capture(str(url), folder, prompts=prompts, hidden=work.sources.target.hidden if work.sources.target else None,
+        done = capturing.capture(str(url), folder, prompts=prompts, hidden=hidden,
                                  ids=capturing.drafter_ids(work.case.drafter.path if work.case.drafter else None))
     except (EvidenceError, OSError) as error:
         return work, [Finding(**common, status=Status.INCONCLUSIVE, statement=f"Nothing captured: {error}", next_step="Start the server as written, then run again.")]
