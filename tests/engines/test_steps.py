@@ -28,6 +28,9 @@ def test_a_chain_verifies_one_more_than_its_steps():
 
 
 def test_nothing_of_speculation_is_left_at_zero():
+    counted = f"{VLLM} '{{\"num_speculative_tokens\": 3}}' --per-request-spec-decode-metrics detailed"
+    assert rewritten(counted, 0) == "vllm serve t --dtype float32", "vLLM refuses to count what it does not do"
+    assert "--per-request-spec-decode-metrics detailed" in rewritten(counted, 2)
     assert rewritten(CHAIN, 0) == "python -W ignore -m sglang.launch_server --model-path t --tp 8 --port 1"
     assert rewritten(f"{VLLM} '{{\"num_speculative_tokens\": 3}}' --port 2", 0) == "vllm serve t --dtype float32 --port 2"
 

@@ -19,6 +19,8 @@ SPECULATIVE_CONFIG = "speculative_config"
 STEPS_KEY = "num_speculative_tokens"
 MOVES = {"sglang": ("speculative_adaptive", "speculative_adaptive_config"), "vllm": ("num_speculative_tokens_per_batch_size",)}
 """What changes the number of steps by itself: SGLang's flags, vLLM's keys of the speculative config."""
+REFUSED_WITHOUT = ("per_request_spec_decode_metrics",)
+"""Flags that vLLM refuses without speculation (0.32.0 config/vllm.py:1659)."""
 SHORT = {"-sc": "--speculative-config"}
 """vLLM's short spelling (0.32.0 engine/arg_utils.py:1828)."""
 
@@ -38,7 +40,7 @@ def with_steps(argv: Sequence[str], steps: int) -> tuple[str, ...]:
         raise ValueError(f"{steps} draft steps; expected 0 or more.")
     engine = speculating_engine(argv)
     if not steps:
-        return _without(engine, argv, _speculates(engine))
+        return _without(engine, argv, lambda item: _speculates(engine)(item) or item.name in REFUSED_WITHOUT)
     return _sglang(argv, steps) if engine == "sglang" else _vllm(argv, steps)
 
 
