@@ -34,20 +34,21 @@ def sample_files(path: Path, walk: Walk | None = None) -> list[Path]:
 
     `walk` gives folders and the names in them where they are not (all) on this disk. EvidenceError for a maze of empty folders.
     """
-    found: list[Path] = []
+    found: list[tuple[list[tuple[int, int | str]], Path]] = []
     bare = 0
     for folder, names in walk if walk is not None else walked(path):
-        if any(plane_folder.PLANE.fullmatch(Path(name).stem) for name in names):
-            found.append(folder)
+        under = "" if folder == path else f"{folder.relative_to(path)}/"
+        if any(plane_folder.PLANE.fullmatch(name.partition(".")[0]) for name in names):
+            found.append((natural(under), folder))
             continue
-        here, rest = _dumper_samples(folder, [name for name in names if not SIDE_FILES.fullmatch(name)])
-        here += [folder / name for name in (_with_tensors(folder, rest) if walk is None else [n for n in rest if n.endswith(SUFFIXES)])]
-        found += here
+        steps, rest = _dumper_samples([name for name in names if not SIDE_FILES.fullmatch(name)])
+        here = [*steps, *(_with_tensors(folder, rest) if walk is None else [n for n in rest if n.endswith(SUFFIXES)])]
+        found += [(natural(under + name), folder / name) for name in here]
         bare += not here
         if bare > BARE_FOLDERS:
             raise EvidenceError(f"{path}: more than {BARE_FOLDERS} folders without a sample in it, the last one {folder}. Does a link lead out "
                                 "of the dump? Point training.dump.path at the folder that holds the samples.")
-    return sorted(found, key=lambda p: natural(str(p.relative_to(path))))
+    return [file for _, file in sorted(found)]
 
 
 def walked(path: Path) -> Iterator[tuple[Path, list[str]]]:
@@ -76,14 +77,14 @@ def natural(text: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", text) if part]
 
 
-def _dumper_samples(folder: Path, names: list[str]) -> tuple[list[Path], list[str]]:
+def _dumper_samples(names: list[str]) -> tuple[list[str], list[str]]:
     """The first file of every step and rank of SGLang's dumper, and the names that are not its own."""
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     rest = []
     for name in names:
         tags = sglang_dumper.tags_of(name)
         (groups[tags.sample] if tags else rest).append(name)
-    return [folder / min(group, key=natural) for group in groups.values()], rest
+    return [min(group, key=natural) for group in groups.values()], rest
 
 
 def _with_tensors(folder: Path, names: list[str]) -> list[str]:
