@@ -31,7 +31,7 @@ FAST = ("healthy", "shift by one layer", "embedding first", "double norm", "TP s
 def real():
     demo.prepare(print)
     folder = demo.case_file("broken").parent
-    return Real(folder / "target", sequences(folder / "bank", 3, 80))
+    return Real(folder / "target", sequences(folder / "bank", 3, 160))
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -52,7 +52,8 @@ def test_the_head_tells_pre_post_and_twice_normed_without_a_bank(real):
     index = {tuple(s.tolist()): i for i, s in enumerate(real.ids)}
     at = lambda ids, b: real.state(index[tuple(ids.tolist())], b)  # noqa: E731
     rows = collect(samples(lambda ids: [at(ids, last), at(ids, last + 1), real.weights.normed(at(ids, last + 1)), at(ids, 15)], real.ids))
-    assert [t.state for t in teacher_tests(rows, real.weights)] == ["pre", "post", "twice", None]
+    found = teacher_tests(rows, real.weights)
+    assert [t.state for t in found] == ["pre", "post", "twice", None], [t.text for t in found]
 
 
 def test_a_bfloat16_engine_and_the_default_layers_of_a_graph(real):
