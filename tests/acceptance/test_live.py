@@ -114,6 +114,16 @@ def test_a_difference_within_a_group_of_arguments_is_named_by_itself():
     assert found.fields == (("model_config.dtype", "torch.float32", "torch.bfloat16"),) and found.compared == 3
 
 
+def test_what_vllm_changes_with_speculation_is_named_and_not_counted_against_the_pair():
+    def server(speculative, blocks, scheduled, metrics):
+        said = {"cache_config": {"num_gpu_blocks": blocks, "kv_cache_memory_bytes": 1 << 30}, "scheduler_config": {"max_num_scheduled_tokens": scheduled},
+                "observability_config": {"per_request_spec_decode_metrics": metrics}, "speculative_config": {"method": "eagle3"} if speculative else None}
+        return Server("http://x", "vllm", "0.32.0", said, speculative, 3, 1, 3, "i")
+
+    found = paired.server_differences(server(True, 176, 2048, "detailed"), server(False, 182, None, "none"))
+    assert not found.confounded and [name for name, _, _ in found.following] == ["cache_config.num_gpu_blocks", "scheduler_config.max_num_scheduled_tokens"]
+
+
 def test_a_baseline_that_speculates_is_none():
     with pretending() as (a, _), pretending() as (b, _):
         found = measure({"spec": a, "base": b}, prompts=PROMPTS[:2])

@@ -136,7 +136,7 @@ def test_the_likeliest_next_tokens_begin_with_the_one_that_was_chosen(ran, measu
 def test_only_speculation_differs_between_the_paired_servers(measured):
     found = paired.server_differences(measured["right"].server, measured["without"].server)
     print("differs:", found.fields, "follows:", found.following, "compared:", found.compared)
-    assert not found.confounded and found.compared > 200
+    assert not found.confounded and found.compared > 300
     assert measured["right"].server.dtype == "float32"
     assert (measured["right"].server.speculative, measured["without"].server.speculative, measured["right"].server.steps) == (True, False, STEPS)
 

@@ -12,15 +12,18 @@ from eagle_forensics import stats
 from eagle_forensics.acceptance.clients import Server
 from eagle_forensics.acceptance.live import Measurement
 
-SPECULATION = ("speculative_", "_speculative_", "decoupled_spec_", "spec_trace_dir")
+SPECULATION = ("speculative_", "_speculative_", "decoupled_spec_", "spec_trace_dir", "per_request_spec_decode_metrics")
 """Arguments of speculation: one variable, the one under test."""
 OWN = frozenset({
     "host", "port", "nccl_port", "dist_init_addr", "random_seed", "launch_command", "served_model_name", "scheduler_info", "api_key", "admin_api_key",
     "engine_info_bootstrap_port", "disaggregation_bootstrap_port", "instance_id", "version"})
 """Arguments that two equal servers must or may have their own of; `version` is compared by itself."""
-FOLLOWS = frozenset({"disable_overlap_schedule", "max_running_requests", "enable_mixed_chunk"})
-"""Arguments that SGLang changes by itself once speculation is on (engines/sglang_args.toml A4 to A6; of 496 arguments of two CPU servers
-that differed in speculation alone, `disable_overlap_schedule` did): named, not counted against the pair."""
+FOLLOWS = frozenset({
+    "disable_overlap_schedule", "max_running_requests", "enable_mixed_chunk", "scheduler_config.max_num_scheduled_tokens", "cache_config.num_gpu_blocks",
+    "cache_config.kv_cache_size_tokens", "cache_config.kv_cache_max_concurrency"})
+"""Arguments that the engine changes by itself once speculation is on: named, not counted against the pair. SGLang: engines/sglang_args.toml
+A4 to A6; of 496 arguments of two CPU servers that differed in speculation alone, `disable_overlap_schedule` did. vLLM: of 353, the tokens
+scheduled at once and what the draft's own cache leaves of the blocks did."""
 
 
 @dataclass(frozen=True)
