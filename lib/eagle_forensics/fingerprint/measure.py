@@ -28,9 +28,12 @@ def errors_to(x: torch.Tensor, reference: torch.Tensor, norms: torch.Tensor) -> 
     """`token_errors` with the norms of the reference's rows, `[N]`, known."""
     if not len(x):
         return np.empty(0, np.float32)
-    distance, step = torch.empty(len(x)), max(1, CHUNK_BYTES // (4 * x.shape[1]))
+    step = max(1, CHUNK_BYTES // (4 * x.shape[1]))
+    distance, buffer = torch.empty(len(x)), torch.empty(min(step, len(x)), x.shape[1])  # one buffer: a new one a chunk costs more than the arithmetic
     for start in range(0, len(x), step):
-        torch.linalg.vector_norm(x[start:start + step] - reference[start:start + step], dim=-1, out=distance[start:start + step])
+        a = x[start:start + step]
+        difference = torch.sub(a, reference[start:start + step], out=buffer[: len(a)])
+        torch.linalg.vector_norm(difference, dim=-1, out=distance[start:start + step])
     return torch.nan_to_num(distance / norms, nan=0.0, posinf=torch.inf).numpy()
 
 

@@ -250,7 +250,13 @@ class Reference:
         """`[N, H]` float32."""
         if boundary == self._derived and boundary not in self.bank.boundaries:
             return self.weights.normed(self.at(Boundary(boundary.index)))
-        return torch.cat([self._read(j, boundary, at).to(torch.float32) for j, at in self._parts])
+        out, start = torch.empty(0), 0
+        for j, at in self._parts:
+            part = self._read(j, boundary, at)
+            out = out if start else torch.empty(len(self.rows), part.shape[1])
+            out[start:start + len(at)] = part
+            start += len(at)
+        return out
 
 
 def _starts(tokens: torch.Tensor, position: torch.Tensor, other: torch.Tensor) -> list[int]:
