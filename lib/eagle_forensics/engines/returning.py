@@ -31,7 +31,7 @@ def how_to_return(server: LiveServer, ids: Sequence[int] | None = None) -> str:
         return _vllm(target, ids)
     spelled = " ".join(map(str, ids)) if ids else "ID ID ID"
     line = server.asked.argv if server.asked else None
-    own = shlex.join([*line, *(f for f in (RETURN, NO_CACHE) if f not in line)]) if line else f"its own arguments, and {RETURN} {NO_CACHE}"
+    own = "python -m sglang.launch_server " + shlex.join([*line, *(f for f in (RETURN, NO_CACHE) if f not in line)]) if line else f"its own arguments, and {RETURN} {NO_CACHE}"
     if _speculates(given):
         return f"Restart it with: {own}"
     without = (f"python -m sglang.launch_server --model-path {shlex.quote(target)} --speculative-algorithm EAGLE3 --enable-return-aux-hidden-states "

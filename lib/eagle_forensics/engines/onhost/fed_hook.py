@@ -34,7 +34,7 @@ def factory(config):
             return
         x = inputs[0]
         if not x.is_floating_point():
-            _embedded[own] = x.detach().flatten().cpu()
+            _embedded[own] = x.detach().flatten().to("cpu", copy=True)
             return
         if x.dim() != 2 or x.shape[0] < min_rows:
             return
