@@ -44,14 +44,21 @@ class Captured:
     server: LiveServer
     asked: Asked
 
-    def text(self) -> str:
-        """What was captured and what it proves, for people."""
+    @property
+    def tokens(self) -> int:
+        """Tokens captured, of one rank."""
+        return sum(len(f.ids) for f in self.asked.fed if f.rank == 0)
+
+    @property
+    def what(self) -> str:
+        """What was captured, for people."""
         fed = self.asked.fed
-        shape = " x ".join(map(str, fed[0].states.shape[1:]))
-        ranks = f", {fed[0].ranks} ranks" if fed[0].ranks > 1 else ""
-        lines = [f"{self.server.engine} {self.server.version or ''} at {self.server.url}: {len({f.ids for f in fed})} prompts, "
-                 f"{sum(len(f.ids) for f in fed if f.rank == 0)} tokens of {shape} numbers{ranks}, in {self.folder}", *(f"note: {n}" for n in self.asked.notes)]
-        return "\n".join([*lines, HOW_EAGER, HOW_DECODE])
+        shape, ranks = " x ".join(map(str, fed[0].states.shape[1:])), f", {fed[0].ranks} ranks" if fed[0].ranks > 1 else ""
+        return f"{self.server.engine} {self.server.version or ''} at {self.server.url}: {len({f.ids for f in fed})} prompts, {self.tokens} tokens of {shape} numbers{ranks}"
+
+    def text(self) -> str:
+        """What was captured, where it lies and what it proves, in lines."""
+        return "\n".join([f"{self.what}, in {self.folder}", *(f"note: {n}" for n in self.asked.notes), HOW_EAGER, HOW_DECODE])
 
 
 def capture(url: str, folder: Path, *, prompts: Sequence[str | Sequence[int]] = TEXTS, hidden: int | None = None, ids: Sequence[int] | None = None,

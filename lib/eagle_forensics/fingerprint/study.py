@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_forensics.case import Capture, Case
+from eagle_forensics.engines.returning import HOW_DECODE, HOW_EAGER
 from eagle_forensics.evidence.records import EvidenceError, Sample
 from eagle_forensics.finding import Evidence, Finding, Status
 from eagle_forensics.fingerprint import capturing
@@ -86,8 +87,8 @@ def captured(work: Work, run_dir: Path, *, wanted: bool) -> tuple[Work, list[Fin
     except (EvidenceError, OSError) as error:
         return work, [Finding(**common, status=Status.INCONCLUSIVE, statement=f"Nothing captured: {error}", next_step="Start the server as written, then run again.")]
     case = work.case.model_copy(update={"captures": (*work.case.captures, Capture(path=folder, path_kind="eager", label="live"))})
-    return replace(work, case=case), [Finding(**common, status=Status.PASS, n=sum(map(len, prompts)), statement=done.text().replace("\n", ". "),
-                                              evidence=(Evidence(note="states and their provenance", path="evidence/03_capture/manifest.json"),))]
+    return replace(work, case=case), [Finding(**common, status=Status.PASS, n=done.tokens, unit="tokens", statement=". ".join([f"Captured from {done.what}", *done.asked.notes, HOW_EAGER]),
+                                              next_step=HOW_DECODE, evidence=(Evidence(note="states and their provenance", path="evidence/03_capture/manifest.json"),))]
 
 
 def slots(work: Work) -> list[Finding]:
