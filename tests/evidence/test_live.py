@@ -49,10 +49,10 @@ def test_vllm_tells_its_version_and_model():
 
 
 def test_vllm_in_developer_mode_tells_all():
-    with answering({"/server_info": VLLM}) as (url, asked):
+    with answering({"/server_info": VLLM, "/version": {"version": "0.32.0"}}) as (url, asked):
         server = read_live(url)
-    assert server.arguments.arguments["speculative_config"] == {"method": "eagle3", "model": "d", "num_speculative_tokens": 3}
-    assert asked == ["/server_info?config_format=json"] and "hf_secret" not in repr(server)
+    assert server.version == "0.32.0" and server.arguments.arguments["speculative_config"] == {"method": "eagle3", "model": "d", "num_speculative_tokens": 3}
+    assert asked == ["/server_info?config_format=json", "/version"] and "hf_secret" not in repr(server)
 
 
 def redirect(handler):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle_forensics.evidence import configs
@@ -61,12 +61,18 @@ async def _ask(base: str, where: str) -> LiveServer:
         for path in ("/server_info", "/get_server_info"):
             reply = await _object(transport, where, f"{path}?config_format=json" if path == "/server_info" else path)
             if reply is not None:
-                return _vllm_config(where, reply, path) if "vllm_config" in reply else _sglang(where, reply, path)
+                return await _with_version(transport, _vllm_config(where, reply, path)) if "vllm_config" in reply else _sglang(where, reply, path)
         version, models = await _object(transport, where, "/version"), await _object(transport, where, "/v1/models")
     if version is None or not isinstance(version.get("version"), str):
         raise LiveError(f"{where}: answers, but has neither /server_info (SGLang) nor /version (vLLM). Is `serving.url` the address of the server itself?")
     return LiveServer(where, "vllm", version["version"][:60], _served_model(models, where), None, "/version", (
         "vLLM tells its arguments only with VLLM_SERVER_DEV_MODE=1 (/server_info); name its log in `serving.log`.",))
+
+
+async def _with_version(transport: Transport, server: LiveServer) -> LiveServer:
+    """vLLM's configuration does not name the release, `/version` does."""
+    said = None if server.version else await _object(transport, server.url, "/version")
+    return replace(server, version=said["version"][:60]) if said and isinstance(said.get("version"), str) else server
 
 
 async def _object(transport: Transport, base: str, path: str) -> dict[str, Any] | None:
