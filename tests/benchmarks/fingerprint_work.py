@@ -20,12 +20,14 @@ from eagle_forensics.fingerprint.sampling import draw
 def matched(dump: Path, bank: Path, most: int) -> dict:
     if most:
         rows.ROWS, rows.BUDGET_BYTES = most, 1 << 40
-    began = time.process_time()
-    table = match(rows.Reference(read_states(bank), rows.collect(iter_samples(find_dump(dump)), budget=rows.BUDGET_BYTES), rows.Weights()))
-    seconds = time.process_time() - began
+    taken = []
+    for _ in range(3):  # the first one also sets up torch
+        began = time.process_time()
+        table = match(rows.Reference(read_states(bank), rows.collect(iter_samples(find_dump(dump)), budget=rows.BUDGET_BYTES), rows.Weights()))
+        taken.append(time.process_time() - began)
     if not all(m.clean for m in table.matches):
         raise ValueError(f"no clean match: {table.matches}")
-    return {"seconds": seconds, "tokens": table.n}
+    return {"seconds": min(taken), "first": taken[0], "tokens": table.n}
 
 
 def verdict(dump: Path, bank: Path, _: int) -> dict:

@@ -94,11 +94,15 @@ class Health:
 
 def health(x: torch.Tensor) -> Health:
     """Counts non-finite, zero and constant rows of `[N, H]`."""
-    finite = torch.isfinite(x).all(dim=-1)
-    zero = finite & (x == 0).all(dim=-1)
-    constant = finite & ~zero & (x == x[:, :1]).all(dim=-1)
-    live = x[finite & ~zero]
-    dead = int((live == 0).all(dim=0).sum()) if len(live) else 0
+    least, most = torch.aminmax(x, dim=-1)
+    finite = torch.isfinite(least) & torch.isfinite(most)
+    zero = (least == 0) & (most == 0)
+    constant = finite & ~zero & (least == most)
+    live = finite & ~zero
+    dead = 0
+    if live.any():
+        low, high = torch.aminmax(x if live.all() else x[live], dim=0)
+        dead = int(((low == 0) & (high == 0)).sum())
     return Health(len(x), int((~finite).sum()), int(zero.sum()), int(constant.sum()), dead,
                   (finite & ~zero & ~constant).numpy())
 

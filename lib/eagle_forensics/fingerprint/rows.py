@@ -15,9 +15,9 @@ from eagle_forensics.boundary import Boundary
 from eagle_forensics.evidence.records import EvidenceError, Plane, Sample, Target
 from eagle_forensics.fingerprint.parts import GatedMlp, Head, gated_mlp, head_of
 
-BUDGET_BYTES = 96 << 20
+BUDGET_BYTES = 64 << 20
 """Float32 bytes of dump rows held at once; further samples are counted, not read."""
-ROWS = 256
+ROWS = 128
 """Rows of one sample that are compared: tokens of a text are alike, so medians gain from more samples, not from more tokens."""
 SPREAD = 16
 """Samples that shall have room in the budget: of wide states fewer rows a sample are read."""
@@ -130,11 +130,12 @@ def cut(sample: Sample, *, budget: int = BUDGET_BYTES, reach: int | None = None)
 
 
 def picked(length: int, most: int) -> np.ndarray:
-    """Positions of at most `most` rows out of `length`: blocks of `BLOCK`, the first one always, the others drawn (always the same for a length)."""
+    """Positions of at most `most` rows out of `length`: blocks of `BLOCK`, the first one always, one drawn from each equal part of the rest (the same for a length)."""
     if length <= most:
         return np.arange(length)
-    others = 1 + np.random.default_rng(length).choice(length // BLOCK - 1, max(1, most // BLOCK) - 1, replace=False)
-    return (np.sort(np.append(others, 0))[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
+    edges = np.linspace(1, length // BLOCK, max(1, most // BLOCK)).astype(int)
+    others = np.random.default_rng(length).integers(edges[:-1], edges[1:])
+    return (np.append(0, others)[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
 
 
 def join(parts: Sequence[Rows], *, labels: Sequence[str] | None = None, notes: Sequence[str] = ()) -> Rows:
