@@ -4,6 +4,7 @@ Needs `make sglang-env` and `make vllm-env`; what is missing is skipped.
 """
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from eagle_forensics.finding import Status
 from eagle_forensics.fingerprint import capturing
 from eagle_forensics.fingerprint.calibration import THRESHOLDS
 from eagle_forensics.fingerprint.pairs import pair
+from eagle_forensics.fingerprint.ranks import Agreement, by_rank, compare_ranks
 from eagle_forensics.fingerprint.trained import capture_finding, trained_boundaries
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("sglang-server"), pytest.mark.timeout(900)]
@@ -78,21 +80,22 @@ def test_wrong_ids_show_in_the_capture(target, tmp_path):
     assert (verdict.status, verdict.fault) == (Status.FAIL, "wiring.layer-offset")
 
 
-def vllm(target, folder, ids, *more):
-    python = servers.vllm_python(ROOT)
+def test_vllm_writes_the_boundaries_of_its_ids_on_every_rank(target, tmp_path):
+    """SGLang's spelling moved to vLLM unchanged: one boundary off. Three tensor-parallel ranks (gloo): the target has 9 heads and 3 of keys."""
+    python, ranks = servers.vllm_python(ROOT), 3
     if python is None:
         pytest.skip("no .venv-vllm here: `make vllm-env` makes it (2.5 GB, 2 minutes)")
-    spec = {"method": "extract_hidden_states", "num_speculative_tokens": 1, "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": ids}}}
-    connector = {"kv_connector": "EveryRankStates", "kv_connector_module_path": "vllm_states", "kv_role": "kv_producer", "kv_connector_extra_config": {"shared_storage_path": str(folder / "states")}}
-    served = servers.vllm(python, target.path, dtype="bfloat16", extra=("--no-enable-prefix-caching", "--speculative-config", json.dumps(spec), "--kv-transfer-config", json.dumps(connector), *more))
-    return serve.serving(served.command, folder / "server.log", env={**served.env, "PYTHONPATH": str(ONHOST)})
-
-
-def test_vllm_writes_the_boundaries_of_its_ids(target, tmp_path):
-    """SGLang's spelling moved to vLLM unchanged: one boundary off."""
-    with vllm(target, tmp_path, [1, 14, 26]) as server:
+    spec = {"method": "extract_hidden_states", "num_speculative_tokens": 1, "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [1, 14, 26]}}}
+    connector = {"kv_connector": "EveryRankStates", "kv_connector_module_path": "vllm_states", "kv_role": "kv_producer",
+                 "kv_connector_extra_config": {"shared_storage_path": str(tmp_path / "states")}}
+    served = servers.vllm(python, target.path, dtype="bfloat16", extra=("--no-enable-prefix-caching", "--tensor-parallel-size", str(ranks), "--speculative-config", json.dumps(spec),
+                                                                         "--kv-transfer-config", json.dumps(connector)))
+    env = {**served.env, "PYTHONPATH": str(ONHOST), "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(rank % os.cpu_count()) for rank in range(ranks))}
+    with serve.serving(served.command, tmp_path / "server.log", env=env) as server:
         done = capturing.capture(server.url, tmp_path / "fed", prompts=PROMPTS)
     found = capturing.identify_fed(done, target)
     assert trained_boundaries(found) == (1, 14, 26) and max(errors(found)) < THRESHOLDS["clean_error"]
     verdict = capture_finding(0, found, TRAINED, path_kind="eager")
     assert (verdict.status, verdict.fault) == (Status.FAIL, "wiring.layer-offset") and "-1 each" in verdict.statement
+    results = compare_ranks(by_rank(read_capture(done.folder)), layers=target.layers)
+    assert [r.agreement for r in results] == [Agreement.EQUAL] * 3 and results[0].ranks == (0, 1, 2)
