@@ -2,7 +2,7 @@
 
 import pytest
 
-from eagle_forensics.acceptance.workload import Prompt, read_prompts, render
+from eagle_forensics.acceptance.live.workload import Prompt, read_prompts, render
 from eagle_forensics.demo.stage import sequences
 from eagle_forensics.demo.target import DemoError, target_folder
 from tests.acceptance import served_text

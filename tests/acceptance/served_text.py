@@ -5,10 +5,12 @@ import json
 from contextlib import ExitStack
 from dataclasses import replace
 
-from eagle_forensics.acceptance import findings_prediction, live, serve
-from eagle_forensics.acceptance.clients import Sampling
-from eagle_forensics.acceptance.connect import connect
-from eagle_forensics.acceptance.live_frames import as_run
+from eagle_forensics.acceptance import findings_prediction
+from eagle_forensics.acceptance.clients.connect import connect
+from eagle_forensics.acceptance.clients.records import Sampling
+from eagle_forensics.acceptance.live import measure as live
+from eagle_forensics.acceptance.live import serve
+from eagle_forensics.acceptance.live.frames import as_run
 from eagle_forensics.demo.stage import DATA, sequences
 from eagle_forensics.evidence.transport import Transport
 
@@ -59,7 +61,7 @@ def in_float32(target, folder):
 
 def pair(exact):
     """(drafter, target) of a folder in float32, as the servers run them."""
-    from eagle_forensics.drafter.model import load_drafter
+    from eagle_forensics.drafter.network.model import load_drafter
     from eagle_forensics.evidence.drafts import read_draft
     from eagle_forensics.evidence.targets import read_target
 
@@ -78,7 +80,7 @@ def correctness(drafter, texts, boundaries, steps):
     import torch
 
     from eagle_forensics.drafter.recorded import Recorded
-    from eagle_forensics.drafter.wiring import Wiring, evaluate
+    from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
     from eagle_forensics.evidence.states import target_states
 
     drafter, model = drafter

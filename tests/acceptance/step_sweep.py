@@ -14,13 +14,15 @@ from pathlib import Path
 import pandas as pd
 
 from eagle_forensics import demo
-from eagle_forensics.acceptance import live_study, live_sweep, study
+from eagle_forensics.acceptance import study
+from eagle_forensics.acceptance.live import study as live_study
+from eagle_forensics.acceptance.sweep import run as live_sweep
 from eagle_forensics.case import Case, load_case
 from eagle_forensics.demo import servers
 from eagle_forensics.demo.stage import DATA, sequences
 from eagle_forensics.demo.target import target_folder
 from eagle_forensics.drafter.frames import prediction_record
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.drafter.workbench import open_workbench
 
 ASKED = 24

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from eagle_forensics.acceptance import asides, live_study
-from eagle_forensics.acceptance.asides import Asides
-from eagle_forensics.acceptance.padding import padded
-from eagle_forensics.acceptance.workload import STRUCTURED, Prompt, read_prompts, render
+from eagle_forensics.acceptance.live import asides
+from eagle_forensics.acceptance.live import study as live_study
+from eagle_forensics.acceptance.live.asides import Asides
+from eagle_forensics.acceptance.live.padding import padded
+from eagle_forensics.acceptance.live.workload import STRUCTURED, Prompt, read_prompts, render
 from eagle_forensics.case import Case
 from eagle_forensics.finding import Status
 from tests.acceptance.pretend import pretending
@@ -76,8 +77,8 @@ def test_a_replayed_constraint_is_kept(tmp_path, row, constraint):
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_a_constraint_reaches_the_server_in_its_own_words(engine):
-    from eagle_forensics.acceptance.clients import Sampling
-    from eagle_forensics.acceptance.connect import connect
+    from eagle_forensics.acceptance.clients.connect import connect
+    from eagle_forensics.acceptance.clients.records import Sampling
     from eagle_forensics.evidence.transport import Transport
 
     async def ask(url, sampling):

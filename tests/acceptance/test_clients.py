@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from eagle_forensics.acceptance import counters
-from eagle_forensics.acceptance.clients import Choice, Sampling, Server
-from eagle_forensics.acceptance.connect import connect
+from eagle_forensics.acceptance.clients import counters
+from eagle_forensics.acceptance.clients.connect import connect
+from eagle_forensics.acceptance.clients.records import Choice, Sampling, Server
 from eagle_forensics.evidence.transport import KEY_VARIABLE, Failure, Patience, Transport
 from tests.acceptance.pretend import pretending
 

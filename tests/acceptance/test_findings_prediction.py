@@ -6,9 +6,9 @@ import pytest
 
 from eagle_forensics import stats
 from eagle_forensics.acceptance import findings_prediction as f
-from eagle_forensics.acceptance.clients import Server
+from eagle_forensics.acceptance.clients.records import Server
+from eagle_forensics.acceptance.live.verification import verification
 from eagle_forensics.acceptance.runs import runs
-from eagle_forensics.acceptance.verification import verification
 from eagle_forensics.finding import Status
 from tests.acceptance.tables import PREDICTED, live
 

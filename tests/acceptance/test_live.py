@@ -8,11 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from eagle_forensics.acceptance import live, live_findings, live_frames, live_study, paired, simulation
-from eagle_forensics.acceptance.clients import Sampling, Server
-from eagle_forensics.acceptance.connect import connect
-from eagle_forensics.acceptance.counters import Acceptance
-from eagle_forensics.acceptance.workload import Prompt, render
+from eagle_forensics.acceptance.clients import simulation
+from eagle_forensics.acceptance.clients.connect import connect
+from eagle_forensics.acceptance.clients.counters import Acceptance
+from eagle_forensics.acceptance.clients.records import Sampling, Server
+from eagle_forensics.acceptance.live import findings as live_findings
+from eagle_forensics.acceptance.live import frames as live_frames
+from eagle_forensics.acceptance.live import measure as live
+from eagle_forensics.acceptance.live import paired
+from eagle_forensics.acceptance.live import study as live_study
+from eagle_forensics.acceptance.live.workload import Prompt, render
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.answers import read_answers
 from eagle_forensics.evidence.decode_log import Window

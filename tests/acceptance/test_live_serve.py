@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from eagle_forensics.acceptance import serve
+from eagle_forensics.acceptance.live import serve
 
 SERVER = """
 import http.server, os, subprocess, sys, time
@@ -80,7 +80,7 @@ def test_an_error_in_the_block_ends_it_too(tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_death_of_the_parent_ends_it(tmp_path, how):
-    code = (f"from pathlib import Path\nimport time\nfrom tests.acceptance.test_live_serve import command\nfrom eagle_forensics.acceptance import serve\n"
+    code = (f"from pathlib import Path\nimport time\nfrom tests.acceptance.test_live_serve import command\nfrom eagle_forensics.acceptance.live import serve\n"
             f"with serve.serving(command(), Path({str(tmp_path / 'server.log')!r}), grace_s=1) as s:\n    print(s.pid, s.keeper.pid, flush=True)\n    time.sleep(300)\n")
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=Path(__file__).parents[2])
     pids = [int(x) for x in parent.stdout.readline().split()]

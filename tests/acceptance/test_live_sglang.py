@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.acceptance import paired, sanity, splits
+from eagle_forensics.acceptance.live import paired, sanity, splits
 from eagle_forensics.demo import servers
 from eagle_forensics.demo.stage import DATA
 from eagle_forensics.finding import Status

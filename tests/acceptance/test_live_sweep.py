@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.acceptance import findings_sweep, live_sweep, study
-from eagle_forensics.acceptance.clients import Answer, Sampling, Server
-from eagle_forensics.acceptance.counters import Acceptance
-from eagle_forensics.acceptance.live import Measurement, Settings
-from eagle_forensics.acceptance.live_sweep import SweepWork
-from eagle_forensics.acceptance.visits import Role, Visit
-from eagle_forensics.acceptance.workload import Prompt, render
+from eagle_forensics.acceptance import study
+from eagle_forensics.acceptance.clients.counters import Acceptance
+from eagle_forensics.acceptance.clients.records import Answer, Sampling, Server
+from eagle_forensics.acceptance.live.measure import Measurement, Settings
+from eagle_forensics.acceptance.live.workload import Prompt, render
+from eagle_forensics.acceptance.sweep import findings as findings_sweep
+from eagle_forensics.acceptance.sweep import run as live_sweep
+from eagle_forensics.acceptance.sweep.run import SweepWork
+from eagle_forensics.acceptance.sweep.visits import Role, Visit
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.transport import Patience
 from eagle_forensics.finding import Status

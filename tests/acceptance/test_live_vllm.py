@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.acceptance import live_findings, paired, sanity
-from eagle_forensics.acceptance.clients import Sampling
-from eagle_forensics.acceptance.counters import difference, total
+from eagle_forensics.acceptance.clients.counters import difference, total
+from eagle_forensics.acceptance.clients.records import Sampling
+from eagle_forensics.acceptance.live import findings as live_findings
+from eagle_forensics.acceptance.live import paired, sanity
 from eagle_forensics.demo import servers
 from eagle_forensics.demo.stage import DATA
 from eagle_forensics.finding import Status

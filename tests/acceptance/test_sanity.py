@@ -5,9 +5,9 @@ from itertools import cycle, islice
 
 import pytest
 
-from eagle_forensics.acceptance import sanity
-from eagle_forensics.acceptance.clients import Answer, Choice
-from eagle_forensics.acceptance.counters import Acceptance
+from eagle_forensics.acceptance.clients.counters import Acceptance
+from eagle_forensics.acceptance.clients.records import Answer, Choice
+from eagle_forensics.acceptance.live import sanity
 from eagle_forensics.demo.stage import sequences
 
 

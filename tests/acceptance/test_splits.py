@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from eagle_forensics.acceptance import live, splits
-from eagle_forensics.acceptance.clients import Answer, Sampling, Server, rounds_in_order
-from eagle_forensics.acceptance.counters import Acceptance
-from eagle_forensics.acceptance.workload import Prompt, render
+from eagle_forensics.acceptance.clients.counters import Acceptance
+from eagle_forensics.acceptance.clients.records import Answer, Sampling, Server, rounds_in_order
+from eagle_forensics.acceptance.live import measure as live
+from eagle_forensics.acceptance.live import splits
+from eagle_forensics.acceptance.live.workload import Prompt, render
 from eagle_forensics.finding import Status
 
 PROMPTS = render([Prompt(f"p{i}", ("chat", "code", "german")[i % 3], ids=(i, 1)) for i in range(24)], None)

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from eagle_forensics.acceptance import live_study, study
+from eagle_forensics.acceptance import study
+from eagle_forensics.acceptance.live import study as live_study
 from eagle_forensics.acceptance.runs import runs
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.transport import Patience

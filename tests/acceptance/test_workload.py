@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from eagle_forensics.acceptance.workload import Prompt, read_prompts, render
+from eagle_forensics.acceptance.live.workload import Prompt, read_prompts, render
 from eagle_forensics.evidence.records import EvidenceError
 
 

@@ -26,9 +26,9 @@ from safetensors.torch import save_file
 
 from eagle_forensics import demo
 from eagle_forensics.case import load_case
-from eagle_forensics.drafter.battery import run_battery
-from eagle_forensics.drafter.candidates import plane_orders
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wirings.battery import run_battery
+from eagle_forensics.drafter.wirings.candidates import plane_orders
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.drafter.workbench import Workbench, open_workbench
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.tensors import load_tensor

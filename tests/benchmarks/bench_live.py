@@ -22,9 +22,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eagle_forensics import stats
-from eagle_forensics.acceptance.clients import Sampling
-from eagle_forensics.acceptance.connect import connect
-from eagle_forensics.acceptance.workload import Prompt, render
+from eagle_forensics.acceptance.clients.connect import connect
+from eagle_forensics.acceptance.clients.records import Sampling
+from eagle_forensics.acceptance.live.workload import Prompt, render
 from eagle_forensics.demo.stage import DATA
 from eagle_forensics.evidence.transport import Transport
 

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eagle_forensics.evidence.decode_log import read_decode_log
-from eagle_forensics.evidence.nccl_logs import read_nccl_log
-from eagle_forensics.evidence.nccl_tests import read_nccl_tests
-from eagle_forensics.evidence.nccl_traces import read_trace
+from eagle_forensics.evidence.nccl.logs import read_nccl_log
+from eagle_forensics.evidence.nccl.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl.traces import read_trace
 
 FIXTURES = Path(__file__).resolve().parents[1] / "nccl" / "fixtures"
 BYTES = 64_000_000

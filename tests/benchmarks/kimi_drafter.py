@@ -17,9 +17,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from eagle_forensics.drafter.model import load_drafter
+from eagle_forensics.drafter.network.model import load_drafter
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.evidence.drafts import read_draft
 
 HIDDEN, FFN, HEADS, Q_RANK, KV_RANK, NOPE, TURNED, VALUE, VOCAB, STEPS, PROMPT = 7168, 18432, 64, 1536, 512, 128, 64, 128, 163840, 3, 32

@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 import torch
 
-from eagle_forensics.drafter.battery import WiringResult, investigate, run_battery
-from eagle_forensics.drafter.candidates import standard_battery
-from eagle_forensics.drafter.derived import FinalNorm
-from eagle_forensics.drafter.model import Drafter
+from eagle_forensics.drafter.network.model import Drafter
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wirings.battery import WiringResult, investigate, run_battery
+from eagle_forensics.drafter.wirings.candidates import standard_battery
+from eagle_forensics.drafter.wirings.derived import FinalNorm
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from tests.drafter import tiny
 
 WEIGHTS = tiny.weights(40)

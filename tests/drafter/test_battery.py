@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from eagle_forensics import stats
-from eagle_forensics.drafter import battery as battery_module
-from eagle_forensics.drafter.battery import investigate, run_battery
-from eagle_forensics.drafter.candidates import pairs, ropes, standard_battery
-from eagle_forensics.drafter.derived import FINAL, UNIT
-from eagle_forensics.drafter.wiring import Wiring
+from eagle_forensics.drafter.wirings import battery as battery_module
+from eagle_forensics.drafter.wirings.battery import investigate, run_battery
+from eagle_forensics.drafter.wirings.candidates import pairs, ropes, standard_battery
+from eagle_forensics.drafter.wirings.derived import FINAL, UNIT
+from eagle_forensics.drafter.wirings.wiring import Wiring
 from eagle_forensics.evidence.records import DraftFlags, Rope
 from tests.drafter import tiny
 from tests.drafter.planted import (

@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 import torch
 
-from eagle_forensics.drafter.fuse import Projections
-from eagle_forensics.drafter.model import Drafter, build
-from eagle_forensics.drafter.unroll import chunks, draft_ids, states, unroll
+from eagle_forensics.drafter.network.fuse import Projections
+from eagle_forensics.drafter.network.model import Drafter, build
+from eagle_forensics.drafter.network.unroll import chunks, draft_ids, states, unroll
 from eagle_forensics.evidence.records import DraftFlags, Rope
 from tests.drafter import reference, tiny
 

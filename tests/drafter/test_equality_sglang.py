@@ -17,10 +17,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from eagle_forensics.drafter.arithmetic import rms_norm
-from eagle_forensics.drafter.fuse import Projections
-from eagle_forensics.drafter.model import build
-from eagle_forensics.drafter.unroll import chunks, states, unroll
+from eagle_forensics.drafter.network.arithmetic import rms_norm
+from eagle_forensics.drafter.network.fuse import Projections
+from eagle_forensics.drafter.network.model import build
+from eagle_forensics.drafter.network.unroll import chunks, states, unroll
 from eagle_forensics.evidence.records import DraftFlags, Rope
 from tests.drafter import tiny
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from eagle_forensics.drafter.arithmetic import rms_norm
-from eagle_forensics.drafter.fuse import Projections
-from eagle_forensics.drafter.model import build
+from eagle_forensics.drafter.network.arithmetic import rms_norm
+from eagle_forensics.drafter.network.fuse import Projections
+from eagle_forensics.drafter.network.model import build
+from eagle_forensics.drafter.network.unroll import chunks, states
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.unroll import chunks, states
 from eagle_forensics.evidence.records import DraftFlags, Rope
 
 ROOT = Path(__file__).resolve().parents[2]

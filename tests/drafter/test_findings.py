@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from eagle_forensics import stats
-from eagle_forensics.drafter.battery import run_battery
-from eagle_forensics.drafter.candidates import standard_battery
-from eagle_forensics.drafter.contract import boundaries_finding, wiring_findings
-from eagle_forensics.drafter.derived import FINAL, UNIT
 from eagle_forensics.drafter.findings import accuracy_finding, metric_finding, prediction_finding
 from eagle_forensics.drafter.recorded import Problem
-from eagle_forensics.drafter.served import served_finding
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.served.states import served_finding
+from eagle_forensics.drafter.wirings.battery import run_battery
+from eagle_forensics.drafter.wirings.candidates import standard_battery
+from eagle_forensics.drafter.wirings.contract import boundaries_finding, wiring_findings
+from eagle_forensics.drafter.wirings.derived import FINAL, UNIT
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.drafter.wording import tokens_needed
 from eagle_forensics.evidence.records import DraftFlags
 from eagle_forensics.finding import Status, Verdict, verdict

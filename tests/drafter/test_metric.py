@@ -14,7 +14,7 @@ from eagle_forensics.drafter.correctness import Correctness
 from eagle_forensics.drafter.metric import compare_metric, definitions, named
 from eagle_forensics.drafter.recorded import Recorded
 from eagle_forensics.drafter.teacher import Head, read_teacher
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.evidence.records import DraftFlags
 from tests.drafter import tiny
 from tests.drafter.test_correctness import many

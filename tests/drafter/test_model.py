@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from eagle_forensics.drafter import arithmetic
-from eagle_forensics.drafter.arithmetic import choose_device, largest
-from eagle_forensics.drafter.attention import Latent
-from eagle_forensics.drafter.fuse import Projections
-from eagle_forensics.drafter.model import build, load_drafter
-from eagle_forensics.drafter.rope import frequencies, rotate, rotation_table
-from eagle_forensics.drafter.unroll import Chains, chunks, draft_ids
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.network import arithmetic
+from eagle_forensics.drafter.network.arithmetic import choose_device, largest
+from eagle_forensics.drafter.network.attention import Latent
+from eagle_forensics.drafter.network.fuse import Projections
+from eagle_forensics.drafter.network.model import build, load_drafter
+from eagle_forensics.drafter.network.rope import frequencies, rotate, rotation_table
+from eagle_forensics.drafter.network.unroll import Chains, chunks, draft_ids
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.records import DraftFlags, Rope
 from eagle_forensics.evidence.targets import read_target

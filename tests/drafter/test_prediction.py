@@ -8,16 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from eagle_forensics.drafter import prediction_figures as figures
-from eagle_forensics.drafter import prediction_frames as frames
-from eagle_forensics.drafter import prediction_study as study
 from eagle_forensics.drafter.metric import compare_metric, compare_metrics
-from eagle_forensics.drafter.predict import predict_accept_length
+from eagle_forensics.drafter.prediction import figures, frames, study
+from eagle_forensics.drafter.prediction.predict import predict_accept_length
+from eagle_forensics.drafter.prediction.sampling import sampled_predictions
+from eagle_forensics.drafter.prediction.tree import grow_trees
+from eagle_forensics.drafter.prediction.tree_grid import tree_grid
 from eagle_forensics.drafter.recorded import spread
-from eagle_forensics.drafter.sampling import sampled_predictions
-from eagle_forensics.drafter.tree import grow_trees
-from eagle_forensics.drafter.tree_grid import tree_grid
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.finding import Status
 from tests.drafter.planted import MODEL, TRAINED, planted
 from tests.drafter.test_metric import PLANES, head, pair

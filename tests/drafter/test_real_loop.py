@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from eagle_forensics import demo
 from eagle_forensics.demo.stage import sequences
-from eagle_forensics.drafter.model import load_drafter
+from eagle_forensics.drafter.network.model import load_drafter
+from eagle_forensics.drafter.prediction.tree import grow_trees
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.tree import grow_trees
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.targets import read_target
 

@@ -5,9 +5,9 @@ All 29 rows: `make wirings`.
 
 import pytest
 
-from eagle_forensics.drafter.battery import run_battery
 from eagle_forensics.drafter.correctness import paired_accuracy
-from eagle_forensics.drafter.wiring import Wiring, evaluate_all
+from eagle_forensics.drafter.wirings.battery import run_battery
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate_all
 from tests.drafter.wiring_table import FROM_DUMP, TABLE, bench, differences
 
 pytestmark = [pytest.mark.demo, pytest.mark.timeout(2400)]
@@ -36,7 +36,7 @@ def test_one_boundary_early_is_told_from_the_trained_ones(case):
 
 
 def test_the_battery_ranks_the_trained_wiring_first(case):
-    from eagle_forensics.drafter.candidates import standard_battery
+    from eagle_forensics.drafter.wirings.candidates import standard_battery
 
     tried = [w for w in standard_battery(case.drafter, case.trained.planes, case.slots, norm=case.norm, rope=case.rope) if "rope" not in w.label]
     results = run_battery(case.drafter, case.sequences, tried, 3, norm=case.norm, keep=[tried[0]])

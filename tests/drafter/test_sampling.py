@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from eagle_forensics.drafter.prediction.sampling import sampled_predictions
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.sampling import sampled_predictions
 from eagle_forensics.drafter.teacher import Head
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.evidence.records import DraftFlags
 from tests.drafter import tiny
 from tests.drafter.loops import greedy_text

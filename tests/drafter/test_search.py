@@ -8,10 +8,10 @@ from itertools import permutations
 
 import pytest
 
-from eagle_forensics.drafter.contract import boundaries_finding
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.search import boundaries_of, search_boundaries
-from eagle_forensics.drafter.wiring import Wiring, evaluate_all
+from eagle_forensics.drafter.wirings.contract import boundaries_finding
+from eagle_forensics.drafter.wirings.search import boundaries_of, search_boundaries
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate_all
 from eagle_forensics.finding import Status
 from tests.drafter.planted import PLAIN, plant
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from eagle_forensics.case import Case
-from eagle_forensics.drafter import served_study as study
+from eagle_forensics.drafter.served import study
 from eagle_forensics.evidence.answers import ServedAnswer, ServedAnswers
 from eagle_forensics.finding import Status
 from tests.evidence.test_answers import ABOUT, answer, folder

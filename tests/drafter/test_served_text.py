@@ -8,8 +8,8 @@ import torch
 
 from eagle_forensics import stats
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.served_study import ServedText, findings
-from eagle_forensics.drafter.served_text import (
+from eagle_forensics.drafter.served.study import ServedText, findings
+from eagle_forensics.drafter.served.text import (
     GRAPH,
     Known,
     Setting,
@@ -20,7 +20,7 @@ from eagle_forensics.drafter.served_text import (
     walk_answers,
     wirings,
 )
-from eagle_forensics.drafter.wiring import Wiring
+from eagle_forensics.drafter.wirings.wiring import Wiring
 from eagle_forensics.evidence.answers import ServedAnswer
 from eagle_forensics.evidence.records import DraftFlags
 from eagle_forensics.finding import Status

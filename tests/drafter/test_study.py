@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from eagle_forensics.case import Case
-from eagle_forensics.drafter import frames, sets, study, workbench
-from eagle_forensics.drafter.battery import run_battery
-from eagle_forensics.drafter.prediction_study import OwnChoices
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter import frames, study, workbench
+from eagle_forensics.drafter.prediction.study import OwnChoices
+from eagle_forensics.drafter.wirings import sets
+from eagle_forensics.drafter.wirings.battery import run_battery
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.finding import Status
 from tests.drafter import tiny
 from tests.drafter.planted import MODEL

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from eagle_forensics.drafter.prediction.tree import ABSENT, grow_trees, nodes
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.tree import ABSENT, grow_trees, nodes
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.evidence.records import DraftFlags
 from tests.drafter import tiny
 from tests.drafter.loops import decode_with_trees, greedy_text, grow

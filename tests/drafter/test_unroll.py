@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from eagle_forensics.drafter import arithmetic, attention
-from eagle_forensics.drafter import unroll as unrolling
-from eagle_forensics.drafter.fuse import Projections
-from eagle_forensics.drafter.unroll import chunks, states, unroll
-from eagle_forensics.drafter.wiring import Wiring, evaluate, evaluate_all
+from eagle_forensics.drafter.network import arithmetic, attention
+from eagle_forensics.drafter.network import unroll as unrolling
+from eagle_forensics.drafter.network.fuse import Projections
+from eagle_forensics.drafter.network.unroll import chunks, states, unroll
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate, evaluate_all
 from eagle_forensics.evidence.records import DraftFlags, Rope
 from tests.drafter import tiny
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from eagle_forensics.drafter.vocabulary import map_finding, try_map
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.finding import Status
 from tests.drafter.planted import MODEL, TRAINED, planted
 from tests.drafter.tiny import drafter, weights

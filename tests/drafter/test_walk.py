@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_forensics.drafter.predict import predict_accept_length, round_views
+from eagle_forensics.drafter.prediction.predict import predict_accept_length, round_views
 from eagle_forensics.drafter.recorded import Recorded
 from eagle_forensics.drafter.walk import runs, walk
-from eagle_forensics.drafter.wiring import Wiring, evaluate
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.evidence.records import DraftFlags
 from tests.drafter import tiny
 

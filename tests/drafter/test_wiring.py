@@ -8,16 +8,16 @@ from itertools import product
 import pytest
 import torch
 
-from eagle_forensics.drafter.candidates import (
+from eagle_forensics.drafter.network.fuse import Projections
+from eagle_forensics.drafter.wirings.candidates import (
     candidate_sets,
     flag_sets,
     plane_orders,
     standard_battery,
     variations,
 )
-from eagle_forensics.drafter.derived import FINAL, INCREMENT, UNIT
-from eagle_forensics.drafter.fuse import Projections
-from eagle_forensics.drafter.wiring import Wiring, evaluate, evaluate_all
+from eagle_forensics.drafter.wirings.derived import FINAL, INCREMENT, UNIT
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate, evaluate_all
 from eagle_forensics.evidence.records import DraftFlags, Rope
 from tests.drafter import tiny
 from tests.drafter.planted import MODEL, NORM, TRAINED, WEIGHTS, planted, slots

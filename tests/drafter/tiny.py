@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from eagle_forensics.drafter.model import Drafter, build
+from eagle_forensics.drafter.network.model import Drafter, build
 from eagle_forensics.drafter.recorded import Recorded
 from eagle_forensics.evidence.records import DraftFlags
 

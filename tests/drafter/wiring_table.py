@@ -12,9 +12,9 @@ from pathlib import Path
 from eagle_forensics import demo
 from eagle_forensics.case import load_case
 from eagle_forensics.drafter.correctness import Correctness
-from eagle_forensics.drafter.derived import UNIT, share_of, slice_of
 from eagle_forensics.drafter.recorded import ZERO, Recorded
-from eagle_forensics.drafter.wiring import Wiring, evaluate_all
+from eagle_forensics.drafter.wirings.derived import UNIT, share_of, slice_of
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate_all
 from eagle_forensics.drafter.workbench import Workbench, open_workbench
 from eagle_forensics.evidence.forward import TargetRunner
 from eagle_forensics.evidence.records import DraftFlags

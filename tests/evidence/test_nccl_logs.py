@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.evidence.nccl_logs import LAST_KNOWN, read_nccl_log
-from eagle_forensics.evidence.nccl_records import Belief, Pattern, Pick
+from eagle_forensics.evidence.nccl.logs import LAST_KNOWN, read_nccl_log
+from eagle_forensics.evidence.nccl.records import Belief, Pattern, Pick
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.nccl.registry import NEWEST
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.evidence.nccl_records import Timing
-from eagle_forensics.evidence.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl.records import Timing
 from eagle_forensics.evidence.records import EvidenceError
 
 FIXTURES = Path(__file__).parents[1] / "nccl" / "fixtures"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from eagle_forensics.evidence.nccl.topology import read_topology
 from eagle_forensics.evidence.records import EvidenceError
-from eagle_forensics.evidence.topology import read_topology
 
 FIXTURES = Path(__file__).parents[1] / "nccl" / "fixtures"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from eagle_forensics.evidence import kernels
-from eagle_forensics.evidence.nccl_records import Call, Share
-from eagle_forensics.evidence.nccl_traces import read_trace
+from eagle_forensics.evidence.nccl.records import Call, Share
+from eagle_forensics.evidence.nccl.traces import read_trace
 from eagle_forensics.evidence.records import EvidenceError
 
 FIXTURES = Path(__file__).parents[1] / "nccl" / "fixtures"

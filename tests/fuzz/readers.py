@@ -34,15 +34,15 @@ from eagle_forensics.evidence.dumps import find_dump, iter_samples
 from eagle_forensics.evidence.environment import read_env
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.measurements import read_measurements
-from eagle_forensics.evidence.nccl_conf import read_nccl_conf
-from eagle_forensics.evidence.nccl_logs import read_nccl_log
-from eagle_forensics.evidence.nccl_tests import read_nccl_tests
-from eagle_forensics.evidence.nccl_traces import read_trace
+from eagle_forensics.evidence.nccl.conf import read_nccl_conf
+from eagle_forensics.evidence.nccl.logs import read_nccl_log
+from eagle_forensics.evidence.nccl.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl.topology import read_topology
+from eagle_forensics.evidence.nccl.traces import read_trace
 from eagle_forensics.evidence.server_log import read_server_log
 from eagle_forensics.evidence.states import read_states
 from eagle_forensics.evidence.targets import read_target
 from eagle_forensics.evidence.tensors import load_array, read_header
-from eagle_forensics.evidence.topology import read_topology
 from tests.evidence import builders, recordings
 from tests.fuzz import mutate
 from tests.lineup import papers

@@ -16,8 +16,8 @@ from eagle_forensics.evidence.containers import open_pt
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.launch import read_launch
 from eagle_forensics.evidence.measurements import COLUMNS, read_measurements
-from eagle_forensics.evidence.nccl_logs import read_nccl_log
-from eagle_forensics.evidence.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl.logs import read_nccl_log
+from eagle_forensics.evidence.nccl.nccl_tests import read_nccl_tests
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.targets import read_target
 from eagle_forensics.evidence.tensors import load_array, read_header

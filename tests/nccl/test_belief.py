@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from eagle_forensics.evidence.experts import Experts
-from eagle_forensics.evidence.nccl_logs import read_nccl_log
-from eagle_forensics.evidence.nccl_records import Call, Pattern, Trace
+from eagle_forensics.evidence.nccl.logs import read_nccl_log
+from eagle_forensics.evidence.nccl.records import Call, Pattern, Trace
 from eagle_forensics.finding import Status
 from eagle_forensics.nccl import advice, findings, gains, traces
 from eagle_forensics.nccl.belief import believe, chain

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.evidence.nccl_records import NcclTests, Timing
-from eagle_forensics.evidence.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl.records import NcclTests, Timing
 from eagle_forensics.finding import Status
 from eagle_forensics.nccl.contrast import LAUNCHES, settings, versions
 from eagle_forensics.nccl.sizes import plan

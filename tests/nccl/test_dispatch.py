@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.evidence.nccl_logs import read_nccl_log
-from eagle_forensics.evidence.nccl_records import Pick
+from eagle_forensics.evidence.nccl.logs import read_nccl_log
+from eagle_forensics.evidence.nccl.records import Pick
 from eagle_forensics.finding import Status
 from eagle_forensics.nccl.belief import believe
 from eagle_forensics.nccl.dispatch import spread, transport

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.evidence.nccl_logs import read_nccl_log
-from eagle_forensics.evidence.nccl_tests import read_nccl_tests
-from eagle_forensics.evidence.topology import read_topology
+from eagle_forensics.evidence.nccl.logs import read_nccl_log
+from eagle_forensics.evidence.nccl.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl.topology import read_topology
 from eagle_forensics.finding import Status, Verdict, verdict
 from eagle_forensics.nccl import findings as f
 from eagle_forensics.nccl.live import Live

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle_forensics.evidence.nccl_conf import conf_files, read_nccl_conf
-from eagle_forensics.evidence.nccl_logs import read_nccl_log
+from eagle_forensics.evidence.nccl.conf import conf_files, read_nccl_conf
+from eagle_forensics.evidence.nccl.logs import read_nccl_log
 from eagle_forensics.evidence.processes import Process, read_processes
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.nccl.audit import Host

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from eagle_forensics.evidence.nccl_logs import read_nccl_log
+from eagle_forensics.evidence.nccl.logs import read_nccl_log
 from eagle_forensics.finding import Status
 from eagle_forensics.nccl.audit import Host
 from eagle_forensics.nccl.live import Live

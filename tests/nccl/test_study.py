@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from eagle_forensics.case import load_case
-from eagle_forensics.evidence.nccl_records import NcclTests, Pick, Timing
+from eagle_forensics.evidence.nccl.records import NcclTests, Pick, Timing
 from eagle_forensics.finding import Status
 from eagle_forensics.nccl import frames, study
 from eagle_forensics.nccl.bench import Bench, measure

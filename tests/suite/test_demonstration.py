@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from eagle_forensics.acceptance.serve import ServeError
+from eagle_forensics.acceptance.live.serve import ServeError
 from eagle_forensics.demo import cases
 from eagle_forensics.suite import demonstration
 

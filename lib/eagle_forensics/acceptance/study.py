@@ -16,27 +16,27 @@ from eagle_forensics.acceptance import (
     findings_checks,
     findings_cost,
     findings_prediction,
-    findings_sweep,
-    live_findings,
-    live_study,
     prediction,
     rendering,
-    sweep_frames,
 )
 from eagle_forensics.acceptance.ceiling import ceilings, cycle_ms
-from eagle_forensics.acceptance.live import Measurement
-from eagle_forensics.acceptance.live_frames import (
+from eagle_forensics.acceptance.live import findings as live_findings
+from eagle_forensics.acceptance.live import study as live_study
+from eagle_forensics.acceptance.live.frames import (
     as_run,
     definitions_frame,
     domains_frame,
     positions_frame,
     servers_frame,
 )
-from eagle_forensics.acceptance.live_study import LiveWork
-from eagle_forensics.acceptance.live_sweep import SweepWork
+from eagle_forensics.acceptance.live.measure import Measurement
+from eagle_forensics.acceptance.live.study import LiveWork
 from eagle_forensics.acceptance.runs import Run, runs
+from eagle_forensics.acceptance.sweep import findings as findings_sweep
+from eagle_forensics.acceptance.sweep import frames as sweep_frames
+from eagle_forensics.acceptance.sweep.run import SweepWork
+from eagle_forensics.acceptance.sweep.visits import Role
 from eagle_forensics.acceptance.two_by_two import two_by_two
-from eagle_forensics.acceptance.visits import Role
 from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.experts import Experts, read_experts

@@ -24,7 +24,7 @@ LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
 @dataclass(frozen=True)
 class ServedBy:
-    """A command and its environment, ready for `acceptance.serve.serving`."""
+    """A command and its environment, ready for `acceptance.live.serve.serving`."""
 
     command: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)

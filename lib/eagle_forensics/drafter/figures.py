@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from eagle_forensics import show
-from eagle_forensics.drafter.battery import WiringResult
 from eagle_forensics.drafter.correctness import Correctness, SequenceCorrectness
-from eagle_forensics.drafter.derived import EMBEDDING
-from eagle_forensics.drafter.predict import predict_accept_length, round_views
+from eagle_forensics.drafter.prediction.predict import predict_accept_length, round_views
+from eagle_forensics.drafter.wirings.battery import WiringResult
+from eagle_forensics.drafter.wirings.derived import EMBEDDING
 
 LOOKS = [(show.BLUE, "o", "-"), (show.RED, "s", "--"), (show.GREEN, "^", "-."), (show.PURPLE, "D", ":")]
 """Colour, marker and line of each curve: never the colour alone."""

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from eagle_forensics import stats
-from eagle_forensics.drafter.battery import WiringResult
 from eagle_forensics.drafter.correctness import Correctness, paired_accuracy
 from eagle_forensics.drafter.metric import MetricComparison, compare_metrics
-from eagle_forensics.drafter.predict import predict_accept_length
+from eagle_forensics.drafter.prediction.predict import predict_accept_length
 from eagle_forensics.drafter.recorded import Problem
 from eagle_forensics.drafter.teacher import Teacher
+from eagle_forensics.drafter.wirings.battery import WiringResult
 from eagle_forensics.drafter.wording import (
     WHY_ZERO,
     accept_text,

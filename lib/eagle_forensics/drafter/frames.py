@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 
 from eagle_forensics import stats
-from eagle_forensics.drafter.battery import WiringResult
 from eagle_forensics.drafter.correctness import Correctness
-from eagle_forensics.drafter.predict import by_position, predict_accept_length
-from eagle_forensics.drafter.search import Searched, boundaries_of
-from eagle_forensics.drafter.sets import Compared
+from eagle_forensics.drafter.prediction.predict import by_position, predict_accept_length
+from eagle_forensics.drafter.wirings.battery import WiringResult
+from eagle_forensics.drafter.wirings.search import Searched, boundaries_of
+from eagle_forensics.drafter.wirings.sets import Compared
 from eagle_forensics.drafter.wording import interval_cell, signed_cell
 from eagle_forensics.drafter.workbench import Workbench
 

@@ -12,20 +12,21 @@ from typing import Any
 
 from eagle_forensics.boundary import format_boundaries
 from eagle_forensics.case import Case
-from eagle_forensics.drafter import figures, findings, sets
-from eagle_forensics.drafter.battery import WiringResult, investigate
-from eagle_forensics.drafter.candidates import flag_sets
-from eagle_forensics.drafter.contract import boundaries_finding, wiring_findings
+from eagle_forensics.drafter import figures, findings
 from eagle_forensics.drafter.correctness import Correctness
 from eagle_forensics.drafter.frames import prediction_record
 from eagle_forensics.drafter.metric import MetricComparison, compare_metrics
-from eagle_forensics.drafter.prediction_study import OwnChoices
+from eagle_forensics.drafter.prediction.study import OwnChoices
 from eagle_forensics.drafter.printed_rates import printed_finding
 from eagle_forensics.drafter.recorded import ZERO
-from eagle_forensics.drafter.search import Searched, boundaries_of, search_boundaries
-from eagle_forensics.drafter.served import served_finding
-from eagle_forensics.drafter.sets import Compared
-from eagle_forensics.drafter.wiring import Wiring, evaluate_all
+from eagle_forensics.drafter.served.states import served_finding
+from eagle_forensics.drafter.wirings import sets
+from eagle_forensics.drafter.wirings.battery import WiringResult, investigate
+from eagle_forensics.drafter.wirings.candidates import flag_sets
+from eagle_forensics.drafter.wirings.contract import boundaries_finding, wiring_findings
+from eagle_forensics.drafter.wirings.search import Searched, boundaries_of, search_boundaries
+from eagle_forensics.drafter.wirings.sets import Compared
+from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate_all
 from eagle_forensics.drafter.wording import NOTEBOOK
 from eagle_forensics.drafter.workbench import Lacking, Workbench, mapped, open_workbench
 from eagle_forensics.engines.remedy import serve_boundaries

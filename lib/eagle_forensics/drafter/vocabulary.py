@@ -17,7 +17,7 @@ import numpy as np
 
 from eagle_forensics import stats
 from eagle_forensics.drafter.correctness import Correctness, SequenceCorrectness
-from eagle_forensics.drafter.model import Drafter
+from eagle_forensics.drafter.network.model import Drafter
 from eagle_forensics.faults import fault
 from eagle_forensics.finding import Competitor, Finding, Status
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from eagle_forensics.case import Case
-from eagle_forensics.drafter.candidates import candidate_sets, ropes
-from eagle_forensics.drafter.derived import EMBEDDING, FinalNorm
-from eagle_forensics.drafter.model import Drafter, load_drafter
+from eagle_forensics.drafter.network.model import Drafter, load_drafter
 from eagle_forensics.drafter.recorded import NO_IDS, NO_MASK, Problem, Recorded, from_samples
-from eagle_forensics.drafter.wiring import Wiring
+from eagle_forensics.drafter.wirings.candidates import candidate_sets, ropes
+from eagle_forensics.drafter.wirings.derived import EMBEDDING, FinalNorm
+from eagle_forensics.drafter.wirings.wiring import Wiring
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.dumps import find_dump, iter_samples
 from eagle_forensics.evidence.records import EvidenceError, Rope, Target

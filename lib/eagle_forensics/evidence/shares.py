@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from eagle_forensics.evidence.nccl_records import Share
+from eagle_forensics.evidence.nccl.records import Share
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Pattern, Pick
+from eagle_forensics.evidence.nccl.records import NcclLog, NcclTests, Pattern, Pick
 from eagle_forensics.nccl.tuning import (
     Choice,
     Cost,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from eagle_forensics import faults
-from eagle_forensics.evidence.nccl_records import NcclTests
+from eagle_forensics.evidence.nccl.records import NcclTests
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl.settings import NOTEBOOK
 from eagle_forensics.nccl.sizes import MessagePlan, message_bytes

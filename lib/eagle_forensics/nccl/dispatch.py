@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from eagle_forensics import faults
-from eagle_forensics.evidence.nccl_records import NcclLog, Pick
+from eagle_forensics.evidence.nccl.records import NcclLog, Pick
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl.belief import Belief
 from eagle_forensics.nccl.grammar import as_int

@@ -10,7 +10,7 @@ from typing import Any
 
 from eagle_forensics import faults
 from eagle_forensics.evidence.decode_log import DecodeLog
-from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Trace
+from eagle_forensics.evidence.nccl.records import NcclLog, NcclTests, Trace
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl import contrast, dispatch, engine
 from eagle_forensics.nccl.audit import Host

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from eagle_forensics.evidence.decode_log import DecodeLog
-from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Topology, Trace
+from eagle_forensics.evidence.nccl.records import NcclLog, NcclTests, Topology, Trace
 from eagle_forensics.nccl.advice import Step
 from eagle_forensics.nccl.belief import Belief
 from eagle_forensics.nccl.curves import Curve, Switch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle_forensics import faults, stats
-from eagle_forensics.evidence.nccl_records import NcclLog
+from eagle_forensics.evidence.nccl.records import NcclLog
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl.harness import Measured
 from eagle_forensics.nccl.memory import REACHED, ExpertRead

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle_forensics.evidence.nccl_records import NcclLog
+from eagle_forensics.evidence.nccl.records import NcclLog
 from eagle_forensics.nccl.ranking import LaunchFailed
 
 LOG_SUBSYSTEMS = "INIT,ENV,GRAPH,TUNING"
@@ -165,7 +165,7 @@ def _last_words(folder: Path, rank: int) -> str:
 
 
 def _read(folder: Path, env: Mapping[str, str]) -> Measured:
-    from eagle_forensics.evidence.nccl_logs import read_nccl_log
+    from eagle_forensics.evidence.nccl.logs import read_nccl_log
 
     found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     wrong = {int(k): v for k, v in found["wrong"].items()}

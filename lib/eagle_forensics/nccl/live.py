@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle_forensics.evidence.environment import read_env
-from eagle_forensics.evidence.nccl_conf import ConfFile, conf_files, read_nccl_conf
-from eagle_forensics.evidence.nccl_records import NcclLog
+from eagle_forensics.evidence.nccl.conf import ConfFile, conf_files, read_nccl_conf
+from eagle_forensics.evidence.nccl.records import NcclLog
 from eagle_forensics.evidence.processes import PROC, Process, read_processes
 from eagle_forensics.nccl import grammar
 from eagle_forensics.nccl.audit import Host, audit, ordered

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eagle_forensics.evidence.nccl_records import NcclLog
+from eagle_forensics.evidence.nccl.records import NcclLog
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl.audit import Host
 from eagle_forensics.nccl.issue import ERROR, INFO, Issue

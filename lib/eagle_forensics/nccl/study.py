@@ -14,13 +14,13 @@ from eagle_forensics.case import Case
 from eagle_forensics.evidence.decode_log import DecodeLog, read_decode_log
 from eagle_forensics.evidence.experts import experts
 from eagle_forensics.evidence.launch import read_launch
-from eagle_forensics.evidence.nccl_logs import read_nccl_log
-from eagle_forensics.evidence.nccl_records import NcclLog, NcclTests, Topology, Trace
-from eagle_forensics.evidence.nccl_tests import read_nccl_tests
-from eagle_forensics.evidence.nccl_traces import read_trace
+from eagle_forensics.evidence.nccl.logs import read_nccl_log
+from eagle_forensics.evidence.nccl.nccl_tests import read_nccl_tests
+from eagle_forensics.evidence.nccl.records import NcclLog, NcclTests, Topology, Trace
+from eagle_forensics.evidence.nccl.topology import read_topology
+from eagle_forensics.evidence.nccl.traces import read_trace
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.targets import read_target
-from eagle_forensics.evidence.topology import read_topology
 from eagle_forensics.finding import Finding, Status
 from eagle_forensics.nccl import (
     advice,

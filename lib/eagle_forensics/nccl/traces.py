@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eagle_forensics.evidence.nccl_records import Call, Trace
+from eagle_forensics.evidence.nccl.records import Call, Trace
 
 ONE_RANK = 10
 """Percentile that stands for the cost where one rank is seen."""

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle_forensics import stats
-from eagle_forensics.acceptance.serve import ServeError, serving
+from eagle_forensics.acceptance.live.serve import ServeError, serving
 from eagle_forensics.demo import cases, servers
 from eagle_forensics.demo.stage import root
 from eagle_forensics.finding import Edit, Verdict

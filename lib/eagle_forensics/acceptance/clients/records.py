@@ -1,0 +1,156 @@
+"""What every client of a live server gives: who it is, one answer, its running counters."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol
+
+from eagle_forensics.acceptance.clients.counters import Acceptance
+from eagle_forensics.evidence.environment import redacted
+
+GROUPS = ("model_config", "device_config")
+"""Groups of vLLM's `/server_info` in which the target's own arguments stand."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen."""
+
+    temperature: float = 0.0
+    max_tokens: int = 128
+    json_schema: str | None = None
+    """A JSON schema, as JSON text, that the answer has to keep to."""
+    regex: str | None = None
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a server says about itself."""
+
+    url: str
+    engine: str
+    version: str | None
+    arguments: Mapping[str, Any]
+    """Effective arguments as the server gives them, secrets blanked; empty where it gives none."""
+    speculative: bool | None
+    steps: int | None
+    topk: int | None
+    draft_tokens: int | None
+    instance: str
+    """Changes when the server is started again or with other arguments."""
+    simulated: str | None = None
+    """The setting that makes acceptance a simulation; None if none is seen."""
+    notes: tuple[str, ...] = ()
+
+    def argument(self, name: str) -> Any:
+        """An effective argument by its name; vLLM keeps them in groups. None if it is not given."""
+        groups = (self.arguments, *(g for n in GROUPS if isinstance(g := self.arguments.get(n), Mapping)))
+        return next((g[name] for g in groups if g.get(name) is not None), None)
+
+    @property
+    def dtype(self) -> str | None:
+        """`float32`, `bfloat16`, `auto`: as SGLang writes it; None if it is not given."""
+        said = self.argument("dtype")
+        return None if said is None else str(said).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request and what came back; a failed one has `error` and nothing invented."""
+
+    prompt: str
+    """Id of the prompt."""
+    domain: str
+    prompt_tokens: int | None = None
+    output_ids: tuple[int, ...] | None = None
+    text: str = ""
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish: str | None = None
+    acceptance: Acceptance | None = None
+    by_round: tuple[int, ...] | None = None
+    """Tokens of each verify round in order, the bonus token included; None unless the server says them or its stream brought one event a round."""
+    started_s: float = 0.0
+    """Monotonic clock."""
+    first_s: float | None = None
+    """Seconds to the first token."""
+    seconds: float = 0.0
+    """Seconds to the last."""
+    error: str | None = None
+    kind: str | None = None
+    """Kind of the failure (`transport.Failure`)."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    @property
+    def decode_tokens_per_second(self) -> float | None:
+        """Tokens after the first, by the time they took."""
+        if not self.ok or self.first_s is None or not self.completion_tokens or self.completion_tokens < 2 or self.seconds <= self.first_s:
+            return None
+        return (self.completion_tokens - 1) / (self.seconds - self.first_s)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A token and its log-probability."""
+
+    token: int
+    logprob: float
+
+
+class Client(Protocol):
+    """A live server."""
+
+    engine: str
+    url: str
+
+    async def server(self) -> Server:
+        """What it is; asked again to notice a restart."""
+        ...
+
+    async def answer(self, prompt: str, domain: str, ids: tuple[int, ...], sampling: Sampling) -> Answer:
+        """One streamed answer; failures become `Answer.error`."""
+        ...
+
+    async def counters(self) -> Acceptance | None:
+        """Running counters since the server's start; None where it has none. A source without accepted drafts counts them as 0."""
+        ...
+
+    async def flush(self) -> str | None:
+        """Empty the prefix cache; why it could not be, else None."""
+        ...
+
+    async def choices(self, ids: tuple[int, ...], n: int) -> tuple[Choice, ...]:
+        """The n likeliest next tokens after `ids`."""
+        ...
+
+
+def rounds_in_order(seen: Sequence[int], acceptance: Acceptance | None) -> tuple[int, ...] | None:
+    """Tokens of each round from the tokens said to be there after each event of a stream, prefill's one first."""
+    rounds = tuple(later - earlier for earlier, later in pairwise(seen))
+    whole = acceptance is not None and len(rounds) == acceptance.rounds and seen[0] == 1 and min(rounds, default=0) > 0
+    return rounds if whole else None
+
+
+def shown_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments without secrets: values of secret names and passwords in URLs are blanked, nested ones too."""
+    def shown(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {k: shown(str(k), v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [shown(name, v) for v in value]
+        return redacted(name, value, setting=True) if isinstance(value, str) else value
+
+    return {str(k): shown(str(k), v) for k, v in arguments.items()}
+
+
+def digest(value: Any) -> str:
+    """Short hash of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:12]

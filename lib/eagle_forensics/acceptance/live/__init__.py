@@ -1,0 +1,1 @@
+"""What accept length do the live servers of a case reach, and which fault does it look like?"""

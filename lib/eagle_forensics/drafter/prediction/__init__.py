@@ -1,0 +1,1 @@
+"""What accept length is to be expected live: chains, trees, temperatures?"""

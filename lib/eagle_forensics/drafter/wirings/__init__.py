@@ -1,0 +1,1 @@
+"""Which wiring was the drafter trained for? Candidates, the battery that tries them, the search among them."""

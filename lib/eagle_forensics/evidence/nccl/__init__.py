@@ -1,0 +1,1 @@
+"""What the interconnect left behind: logs, nccl-tests output, traces, topology, configuration."""
