@@ -23,8 +23,8 @@ from eagle_forensics.fingerprint.rows import BUDGET_BYTES, SPREAD, Bank, Referen
 
 RATE = 0.001
 """Chance that any slot's answer is not that of most samples. A wrong accusation is worse than none, and 0.001 costs 14 or 15 samples of four slots, 0.01 costs 11."""
-WITHOUT_BANK = 12
-"""Samples read where nothing can vote: a few hundred tokens carry the tests that need no bank."""
+LEAST = 12
+"""Samples read in any case, also where nothing can vote or half of a small dump is a majority: every interval is over samples."""
 
 BankOf = Callable[[Sequence[Rows]], Bank]
 
@@ -108,10 +108,10 @@ def draw(info: DumpInfo, numbers: Iterable[int], population: int, *, bank_of: Ba
     desk = _Desk(info, against, reach, problems)
     stream = desk.look(numbers)
     bound = rate / (2 * max(1, len(info.widths)))
-    want: int | None = min(most, WITHOUT_BANK)
+    want: int | None = min(most, LEAST)
     if bank_of is not None:
         want = stats.draws_needed((), population, bound, most)
-        want = most if want is None else want
+        want = most if want is None else min(most, max(want, LEAST))
     exhausted = False
     while want and not exhausted:
         batch = list(islice(stream, min(want, SPREAD)))
@@ -208,7 +208,7 @@ def _ballots(desk: _Desk, population: int, bound: float, exhausted: bool) -> Ite
 def _further(desk: _Desk, population: int, bound: float, most: int) -> int | None:
     """Samples after which every slot can be settled at best; None if one cannot be within `most`, 0 if all are."""
     if not desk.votes:
-        return max(0, min(most, WITHOUT_BANK) - desk.looked)
+        return max(0, min(most, LEAST) - desk.looked)
     wanted = [stats.draws_needed([v == b.leading for v in b.votes], population, bound, most - desk.looked)
               for b in _ballots(desk, population, bound, False)]
     return None if None in wanted else max(wanted)
