@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
+import matplotlib
 import pytest
 import torch
 
+matplotlib.use("Agg")
+
 from eagle_forensics.boundary import Boundary
+from eagle_forensics.case import Capture, Case
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Status
+from eagle_forensics.fingerprint import pictures, study
 from eagle_forensics.fingerprint.consistency import rank_finding
 from eagle_forensics.fingerprint.parts import GatedMlp
 from eagle_forensics.fingerprint.ranks import Agreement, by_rank, compare_ranks
@@ -96,7 +103,37 @@ def test_a_layer_offset_on_all_ranks_is_no_matter_of_ranks():
 
 def test_one_rank_alone_is_no_comparison_and_other_lengths_are_refused():
     one = [replace(s, rank=0) for s in samples(lambda ids: [TARGET.run(ids)[0][3]], IDS)]
-    assert by_rank(one) == {}
+    with pytest.raises(EvidenceError, match="1 rank recorded"):
+        by_rank(one)
+    with pytest.raises(EvidenceError, match="no tokens were recorded by all of the ranks 0, 1"):
+        by_rank([*one, *(replace(s, rank=1) for s in samples(lambda ids: [TARGET.run(ids)[0][3]], sequences(4, seed=9)))])
     short = samples(lambda ids: [TARGET.run(ids)[0][3]], [s[:20] for s in IDS])
     with pytest.raises(EvidenceError, match="Record one forward pass"):
         compare_ranks({0: one, 1: short})
+
+
+def work_with(tmp_path, planes_of_rank):
+    """Notebook 03 at the captures of several ranks, each a file of its own; the bank is the tiny target's."""
+    held = []
+    for rank, (ids, planes) in enumerate(planes_of_rank):
+        torch.save({"fed": torch.stack(planes, 1).bfloat16(), "input_ids": ids}, tmp_path / f"one_{rank}.pt")
+        held.append(Capture(path=tmp_path / f"one_{rank}.pt", path_kind="eager", tp_rank=rank))
+    sources = SimpleNamespace(target=None, bank=TinyBank(TARGET, IDS), weights=TARGET.weights(), layers=LAYERS)
+    return study.Work(Case(name="a", captures=tuple(held)), sources, None, None, ())
+
+
+def test_ranks_that_cannot_be_laid_side_by_side_are_a_finding(tmp_path):
+    states = TARGET.run(IDS[0])[0]
+    sound = [(IDS[0], [states[1], states[3]])] * 3
+    assert [f.status for f in study.rank_findings(work_with(tmp_path, sound))] == [Status.PASS]
+    for odd, reason in (((IDS[0], [states[1]]), "rank 3 recorded .* in 1 slots"), ((IDS[1], [states[1][:50]] * 2), "no tokens were recorded by all")):
+        finding, = study.rank_findings(work_with(tmp_path, [*sound, (odd[0][: len(odd[1][0])], odd[1])]))
+        assert finding.status is Status.INCONCLUSIVE and re.search(reason, finding.statement), finding.statement
+
+
+def test_figure_and_table_of_four_ranks(tmp_path):
+    work = work_with(tmp_path, [(IDS[0], [TARGET.run(IDS[0])[0][1], share(IDS[0], 3, rank, 4)]) for rank in range(4)])
+    frame, picture = pictures.ranks_frame(work), pictures.ranks_figure(work)
+    assert frame["hold"].tolist() == ["equal copies", str(Agreement.INNER_SHARES)] and frame["together"].tolist()[1] == "b=3"
+    assert "disagree in 1 of 2 slots" in picture.alt and "eager slot 1" in picture.alt
+    picture.figure.canvas.draw()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.faults import fault as fault_of
 from eagle_forensics.finding import Competitor, Finding, Status
 from eagle_forensics.fingerprint.calibration import THRESHOLDS, why
@@ -41,6 +42,12 @@ def rank_finding(results: Sequence[RankResult], id: str, name: str) -> Finding:
                    competitor=Competitor(fault=rival, margin=f"put together {proven.error:.3f} from {proven.boundary}, next {proven.second:.2f}; ranks {proven.spread:.2f} apart",
                                          why_rejected=REJECTED[proven.agreement]),
                    refuted_by=fault_of(slug).refuted_if, remedy=fault_of(slug).remedy, **common)
+
+
+def unlike_ranks_finding(error: EvidenceError, id: str, name: str) -> Finding:
+    """Several ranks recorded, but not so that they can be compared: nothing is known of what they hold together."""
+    return Finding(id=id, notebook=NOTEBOOK, question=f"Do all ranks of {name} hold the same tensor?", status=Status.INCONCLUSIVE,
+                   statement=f"The ranks of {name} cannot be laid side by side: {error}", next_step="Record one forward pass of one prompt, with its token ids, on all ranks.")
 
 
 def rows_finding(found: Identification) -> Finding:

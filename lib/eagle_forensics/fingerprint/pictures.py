@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 
 from eagle_forensics import show
+from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.fingerprint.calibration import THRESHOLDS, measured
 from eagle_forensics.fingerprint.figures import Picture
 from eagle_forensics.fingerprint.identify import Identification
-from eagle_forensics.fingerprint.ranks import Agreement
+from eagle_forensics.fingerprint.ranks import Agreement, RankResult
 
 if TYPE_CHECKING:
     from eagle_forensics.fingerprint.study import Work
@@ -79,19 +80,15 @@ WHOLE = ("complete", "whole, under noise without direction")
 
 def ranks_frame(work: Work) -> pd.DataFrame:
     """The ranks of the captures side by side; empty where fewer than two ranks recorded the same tokens."""
-    from eagle_forensics.fingerprint.study import rank_results
-
     rows = [{"captures": kind, "slot": r.slot, "ranks": len(r.ranks), "hold": str(r.agreement), "together": str(r.boundary) if r.boundary else None, "largest difference": r.spread,
              "error together": r.error, "next": r.second, "median norms": ", ".join(f"{n:.1f}" for n in r.norms[:8]) + (", ..." if len(r.norms) > 8 else ""), "rows": r.n}
-            for kind, results in rank_results(work) for r in results]
+            for kind, results in _compared(work) for r in results]
     return pd.DataFrame(rows)
 
 
 def ranks_figure(work: Work) -> Picture | None:
     """How far each rank's rows lie from rank 0's, slot by slot. None without ranks."""
-    from eagle_forensics.fingerprint.study import rank_results
-
-    groups = rank_results(work)
+    groups = _compared(work)
     if not groups:
         return None
     import matplotlib.pyplot as plt
@@ -113,3 +110,7 @@ def ranks_figure(work: Work) -> Picture | None:
     ax.set_title(title)
     return Picture(fig, f"{title}: " + "; ".join(f"{kind} slot {r.slot}: {r.text}" for kind, r in results) + ".",
                    "Every rank feeds its own copy of the drafter, so all must hold the same rows; the dashed line is the limit of rounding.")
+
+
+def _compared(work: Work) -> list[tuple[str, tuple[RankResult, ...]]]:
+    return [(kind, results) for kind, results in work.ranks if not isinstance(results, EvidenceError)]

@@ -55,16 +55,21 @@ class RankResult:
 
 
 def by_rank(samples: Sequence[Sample]) -> dict[int, tuple[Sample, ...]]:
-    """Samples split by the rank that wrote them, in one order; empty unless at least two ranks recorded the same tokens."""
-    groups: dict[int, list[Sample]] = defaultdict(list)
+    """Samples split by the rank that wrote them, in one order, those of the tokens that all ranks recorded.
+
+    Raises EvidenceError if fewer than two ranks recorded, or no tokens were recorded by all of them.
+    """
+    keyed: dict[int, dict[object, Sample]] = defaultdict(dict)
     for sample in samples:
         if sample.rank is not None:
-            groups[sample.rank].append(sample)
-    if len(groups) < 2:
-        return {}
-    keyed = {rank: {_key(s): s for s in group} for rank, group in sorted(groups.items())}
-    common = [k for k in keyed[min(keyed)] if all(k in samples for samples in keyed.values())]
-    return {rank: tuple(samples[k] for k in common) for rank, samples in keyed.items()} if common else {}
+            keyed[sample.rank].setdefault(_key(sample), sample)
+    if len(keyed) < 2:
+        raise EvidenceError(f"{len(keyed)} rank recorded, two or more can be compared. Record one forward pass on all ranks.")
+    first, *others = (keyed[rank] for rank in sorted(keyed))
+    common = [key for key in first if all(key in other for other in others)]
+    if not common:
+        raise EvidenceError(f"no tokens were recorded by all of the ranks {', '.join(map(str, sorted(keyed)))}. Record one forward pass of one prompt on all ranks.")
+    return {rank: tuple(keyed[rank][key] for key in common) for rank in sorted(keyed)}
 
 
 def compare_ranks(ranks: Mapping[int, Sequence[Sample]], *, bank: Bank | None = None, weights: Weights | None = None, layers: int | None = None) -> tuple[RankResult, ...]:

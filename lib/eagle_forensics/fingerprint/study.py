@@ -13,7 +13,12 @@ from eagle_forensics.engines.returning import HOW_DECODE, HOW_EAGER
 from eagle_forensics.evidence.records import EvidenceError, Sample
 from eagle_forensics.finding import Evidence, Finding, Status
 from eagle_forensics.fingerprint import capturing
-from eagle_forensics.fingerprint.consistency import paths_finding, rank_finding, rows_finding
+from eagle_forensics.fingerprint.consistency import (
+    paths_finding,
+    rank_finding,
+    rows_finding,
+    unlike_ranks_finding,
+)
 from eagle_forensics.fingerprint.findings import dump_findings, slot_findings
 from eagle_forensics.fingerprint.identify import Identification, identify
 from eagle_forensics.fingerprint.pairs import pair
@@ -47,6 +52,11 @@ class Work:
     def captures(self) -> list[Captured]:
         """Captures of the serving host, read once."""
         return captures(self.case, self.sources.target.hidden if self.sources and self.sources.target else None)
+
+    @cached_property
+    def ranks(self) -> list[tuple[str, tuple[RankResult, ...] | EvidenceError]]:
+        """Of every execution path that at least two ranks recorded: one result a slot, or why they cannot be laid side by side."""
+        return _ranks(self) if self.sources else []
 
 
 def begin(case: Case, *, layers: Mapping[str, Any] | None, max_samples: int, seed: int, progress: Callable[[str], None] | None = None) -> Work:
@@ -140,23 +150,25 @@ def _against_dump(work: Work, index: int, samples: Sequence[Sample]) -> list[Fin
 
 
 def rank_findings(work: Work) -> list[Finding]:
-    """The ranks of every execution path side by side, where at least two recorded the same tokens."""
-    return [rank_finding(results, f"layers.ranks-{i}", f"the {kind} captures" if kind != "unknown" else "the captures") for i, (kind, results) in enumerate(rank_results(work))]
+    """The ranks of every execution path side by side, where at least two recorded; an error says why they cannot be."""
+    findings = []
+    for index, (kind, results) in enumerate(work.ranks):
+        id, name = f"layers.ranks-{index}", f"the {kind} captures" if kind != "unknown" else "the captures"
+        findings.append(unlike_ranks_finding(results, id, name) if isinstance(results, EvidenceError) else rank_finding(results, id, name))
+    return findings
 
 
-def rank_results(work: Work) -> list[tuple[str, tuple[RankResult, ...]]]:
-    """Execution path and result a slot; a group whose ranks cannot be laid side by side is left out here and named by its captures."""
-    if work.sources is None:
-        return []
-    found = []
+def _ranks(work: Work) -> list[tuple[str, tuple[RankResult, ...] | EvidenceError]]:
+    found: list[tuple[str, tuple[RankResult, ...] | EvidenceError]] = []
     for kind in dict.fromkeys(kind for _, kind, _, _ in work.captures):
         samples = [s for _, k, _, held in work.captures if k == kind and not isinstance(held, EvidenceError) for s in held]
-        ranks = by_rank(samples)
-        if ranks:
-            try:
-                found.append((kind, compare_ranks(ranks, bank=_bank_for(work, ranks[min(ranks)]), weights=work.sources.weights, layers=work.sources.layers)))
-            except (EvidenceError, OSError, ValueError):
-                continue
+        if len({s.rank for s in samples} - {None}) < 2:
+            continue
+        try:
+            ranks = by_rank(samples)
+            found.append((kind, compare_ranks(ranks, bank=_bank_for(work, ranks[min(ranks)]), weights=work.sources.weights, layers=work.sources.layers)))
+        except (EvidenceError, OSError) as error:
+            found.append((kind, error if isinstance(error, EvidenceError) else EvidenceError(str(error))))
     return found
 
 
