@@ -87,7 +87,9 @@ def test_labels_that_all_miss_by_one_shift_do_not_reject_the_rival():
     ("pre", None, Status.PASS, True), ("post", None, Status.FAIL, True), (None, None, Status.PASS, True), ("pre", None, Status.PASS, False),
     ("post", None, Status.FAIL, False), ("post", TARGET.final, Status.PASS, True), ("pre", TARGET.final, Status.FAIL, True),
     (None, TARGET.final, Status.PASS, True), ("pre", TARGET.final, Status.FAIL, False),
-    ("post", lambda h: TARGET.final(TARGET.final(h)), Status.FAIL, True)])
+    ("post", lambda h: TARGET.final(TARGET.final(h)), Status.FAIL, True), ("pre", lambda h: TARGET.final(TARGET.final(h)), Status.FAIL, False),
+    ("post", TARGET.final, Status.INCONCLUSIVE, False), (None, TARGET.final, Status.INCONCLUSIVE, False),
+    ("post", lambda h: TARGET.final(TARGET.final(h)), Status.INCONCLUSIVE, False)])
 def test_norm_state_of_the_last_plane(expected, last, status, bank):
     found = dump((1, 3, 5), last=last, bank=bank) if last else dump((1, 3, 5, 6), bank=bank)
     finding = norm_state_finding(found, expected, "speculators 0.4.0")

@@ -185,7 +185,7 @@ def norm_state_finding(found: Identification, expected: str | None = None, train
         raise ValueError(f"last_expected is {expected!r}; expected 'pre', 'post' or None")
     last = found.slots[-1]
     who = trainer or "the trainer"
-    observed = _norm_state(last, found.layers)
+    observed = _norm_state(last, expected)
     common: dict[str, Any] = {"id": "layers.norm-state", "notebook": NOTEBOOK, "question": "Is the last plane before or after the final norm, and does the trainer expect that?",
                                   "observed": observed, "expected": expected, "unit": "norm state of the last plane", "n": last.norm.n or None}
     if last.equals and not last.equals.normed and found.layers is not None and last.equals.index < found.layers:
@@ -204,13 +204,14 @@ def norm_state_finding(found: Identification, expected: str | None = None, train
             competitor=Competitor(fault="wiring.mislabelled-dump", margin=f"relative error {last.error:.3f} to {last.equals}",
                                   why_rejected="a name cannot change it: the tensor is an inner state"),
             refuted_by="the trainer reads its teacher from elsewhere", remedy="Dump the last state too, or tell the trainer that the dump has none.", **common)
-    if observed is None:
-        return Finding(status=Status.INCONCLUSIVE if last.norm.n else Status.SKIPPED, required=expected is not None,
-                       statement=f"The norm state of the last plane is not decided: {last.norm.text}.",
-                       next_step="Give target.path with the weight of the final norm.", **common)
     if found.table and not last.sure:
         return Finding(status=Status.INCONCLUSIVE, required=expected is not None,
                        statement=f"The last plane is not identified, so its norm state proves little: {last.norm.text}.", next_step=MAKE_BANK, **common)
+    if observed is None:
+        normed = last.norm.holds is True
+        return Finding(status=Status.INCONCLUSIVE if last.norm.n else Status.SKIPPED, required=expected is not None,
+                       statement=f"The norm state of the last plane is not decided: {last.norm.text}" + (", whether once or twice, and over which state, that test cannot tell." if normed else "."),
+                       next_step=MAKE_BANK if normed else "Give target.path with the weight of the final norm.", **common)
     is_text = {"pre": "before the final norm", "post": "after the final norm", "twice": "normed twice"}[observed]
     proof = last.norm.text if last.norm.value is not None else f"relative error {last.error:.3f} to {last.boundary}"
     if observed == "twice" or (expected and observed != expected):
@@ -228,14 +229,15 @@ def norm_state_finding(found: Identification, expected: str | None = None, train
                    refuted_by="rms(x/w) of 1 per token where it is said to be un-normed, or the reverse", **common)
 
 
-def _norm_state(s: SlotIdentity, layers: int | None) -> str | None:
+def _norm_state(s: SlotIdentity, expected: str | None) -> str | None:
+    """Without identity and head the norm's weight only tells normed from un-normed; that it was normed once is not known, but enough against `pre`."""
     if s.state is State.NORMED_TWICE:
         return "twice"
     if s.equals:
         return "post" if s.equals.normed else "pre"
     if s.teacher and s.teacher.state:
         return s.teacher.state
-    return {True: "post", False: "pre"}.get(s.norm.holds)
+    return "pre" if s.norm.holds is False else "post" if s.norm.holds and expected == "pre" else None
 
 
 def _claim_text(claim: frozenset[Boundary] | None) -> str:
