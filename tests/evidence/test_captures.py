@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from eagle_forensics.evidence.captures import read_capture
+from eagle_forensics.evidence.dumps import find_dump, read_sample
 from eagle_forensics.evidence.records import EvidenceError
 
 T, K, H = 5, 3, 4
@@ -51,6 +52,31 @@ def test_without_the_prompt_ids_or_the_hidden_size_nothing_is_guessed(tmp_path):
 def test_prompt_ids_of_another_length_are_not_used(tmp_path):
     (tmp_path / "reply.json").write_text(json.dumps({"input_ids": [20, 21], "response": reply()}))
     assert read_capture(tmp_path / "reply.json", hidden=H)[0].input_ids is None
+
+
+def test_fewer_rows_than_token_ids_keep_all_ids_and_claim_no_place(tmp_path):
+    whole = torch.arange(T + 4) + 16
+    save_file({"hidden_states": STATES, "token_ids": whole}, tmp_path / "late.safetensors")
+    (sample,) = read_capture(tmp_path / "late.safetensors")
+    assert sample.input_ids is None and torch.equal(sample.prompt_ids, whole) and len(sample.planes[0].data) == T
+    with pytest.raises(EvidenceError, match=f"{T + 4} token ids for {T} rows"):
+        read_sample(find_dump(tmp_path), 0)  # a dump that lacks rows is damaged
+    save_file({"hidden_states": STATES, "token_ids": whole[:3]}, tmp_path / "late.safetensors")
+    with pytest.raises(EvidenceError, match=f"3 token ids for {T} rows"):
+        read_capture(tmp_path / "late.safetensors")
+
+
+@pytest.mark.parametrize("cached, placed", [(2, True), (1, False), (None, False)])
+def test_a_reply_behind_a_prefix_cache_is_placed_by_its_cached_tokens(tmp_path, cached, placed):
+    held = reply()
+    held["meta_info"]["cached_tokens"] = cached
+    (tmp_path / "reply.json").write_text(json.dumps({"input_ids": [18, 19, 20, 21, 22], "response": held}))
+    (sample,) = read_capture(tmp_path / "reply.json", hidden=H)
+    assert len(sample.planes[0].data) == T
+    if placed:
+        assert sample.input_ids.tolist() == [20, 21, 22, 23, 24] and sample.prompt_ids is None
+    else:
+        assert sample.input_ids is None and sample.prompt_ids.tolist() == [18, 19, 20, 21, 22, 23, 24]
 
 
 @pytest.mark.parametrize("content", [STATES, STATES[None, :, 0], [STATES[:, k] for k in range(K)], {"low": STATES[:, 0], "ids": IDS}])

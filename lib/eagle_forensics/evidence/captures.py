@@ -61,7 +61,7 @@ def _file(file: Path, hidden: int | None) -> Iterator[Sample]:
         return
     held = members_of(layout, content, file)
     for number, member in enumerate(held):
-        yield _split(read_member(layout, member, file, number if layout.members else None), hidden)
+        yield _split(read_member(layout, member, file, number if layout.members else None, partial=True), hidden)
 
 
 def _is_broken(reply: Path) -> bool:

@@ -181,6 +181,9 @@ class Sample:
     ranks: int | None = None
     """Number of tensor-parallel ranks, where the file tells."""
     provenance: Provenance = Provenance()
+    prompt_ids: torch.Tensor | None = None
+    """[N] int64, in captures with fewer rows than token ids (a cached prefix whose rows were never computed, or rows cut off): all of them.
+    `input_ids` is None until it is known to which the rows belong."""
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,11 @@ def members_of(layout: Layout, content: Any, file: Path) -> Sequence[Any]:
         raise _misfit(file, layout, error) from None
 
 
-def read_member(layout: Layout, member: Any, file: Path, number: int | None = None) -> Sample:
-    """A sample out of its member. EvidenceError naming file and number if its parts do not fit each other."""
+def read_member(layout: Layout, member: Any, file: Path, number: int | None = None, *, partial: bool = False) -> Sample:
+    """A sample out of its member. EvidenceError naming file and number if its parts do not fit each other.
+
+    `partial`: fewer rows than token ids are no error, as in a capture behind a prefix cache; the ids become `prompt_ids`.
+    """
     at = file if number is None else f"{file}[{number}]"
     try:
         parts = layout.read(member, file)
@@ -51,14 +54,16 @@ def read_member(layout: Layout, member: Any, file: Path, number: int | None = No
             raise ValueError("it holds 0 tokens")
         if any(plane.data.shape[0] != length for plane in planes):
             raise ValueError(f"its planes differ in length: {[p.data.shape[0] for p in planes]} tokens")
-        ids, mask = _ids(parts.input_ids, length), _mask(parts.loss_mask, length)
+        whole = parts.input_ids if partial and parts.input_ids is not None and len(parts.input_ids) > length else None
+        ids = _ids(whole, len(whole)) if whole is not None else _ids(parts.input_ids, length)
+        mask = None if whole is not None and parts.loss_mask is not None and len(parts.loss_mask) == len(whole) else _mask(parts.loss_mask, length)
     except ValueError as error:
         raise EvidenceError(f"{at}: {error}. Record it again, or remove it from the dump.") from None
     except (RuntimeError, IndexError, TypeError, AttributeError, KeyError) as error:
         raise _misfit(at, layout, error) from None
     name = (parts.name or file.name) + ("" if number is None else f"[{number}]")
     about = parts.provenance if parts.provenance.dtype else replace(parts.provenance, dtype=_dtype(planes[0].data))
-    return Sample(planes, ids, mask, file, name, rank=parts.rank, ranks=parts.ranks, provenance=about)
+    return Sample(planes, ids if whole is None else None, mask, file, name, rank=parts.rank, ranks=parts.ranks, provenance=about, prompt_ids=None if whole is None else ids)
 
 
 def _only(content: Any) -> Any:

@@ -22,7 +22,9 @@ from eagle_forensics.fingerprint.consistency import (
 from eagle_forensics.fingerprint.findings import dump_findings, slot_findings
 from eagle_forensics.fingerprint.identify import Identification, identify
 from eagle_forensics.fingerprint.pairs import pair
+from eagle_forensics.fingerprint.placing import placed
 from eagle_forensics.fingerprint.ranks import RankResult, by_rank, compare_ranks
+from eagle_forensics.fingerprint.rows import Weights
 from eagle_forensics.fingerprint.sampling import sampling_finding
 from eagle_forensics.fingerprint.served import served_finding
 from eagle_forensics.fingerprint.sources import Captured, Sources, captures, gather
@@ -50,8 +52,12 @@ class Work:
 
     @cached_property
     def captures(self) -> list[Captured]:
-        """Captures of the serving host, read once."""
-        return captures(self.case, self.sources.target.hidden if self.sources and self.sources.target else None)
+        """Captures of the serving host, read once; rows behind a prefix cache in their place."""
+        found = captures(self.case, self.sources.target.hidden if self.sources and self.sources.target else None)
+        if self.sources is None:
+            return found
+        return [(path, kind, label, held if isinstance(held, EvidenceError) or all(s.input_ids is not None or s.prompt_ids is None for s in held)
+                 else placed(held, _bank_for(self, held), self.sources.weights or Weights(), self.sources.layers)) for path, kind, label, held in found]
 
     @cached_property
     def ranks(self) -> list[tuple[str, tuple[RankResult, ...] | EvidenceError]]:
@@ -136,6 +142,8 @@ def served(work: Work) -> list[Finding]:
             items.append(Finding(**common, status=Status.ERROR, statement=str(error)))
             continue
         items.append(capture_finding(index, seen, trained, path_kind=kind, label=label))
+        if seen.notes:
+            items[-1] = items[-1].model_copy(update={"statement": f"{items[-1].statement} Note: {'; '.join(seen.notes[:2])}."})
         if items[-1].status is Status.INCONCLUSIVE:
             items += _against_dump(work, index, one)
     return [*items, *rank_findings(work), *path_findings(work)]
@@ -195,7 +203,8 @@ def _bank_for(work: Work, samples: Any) -> Any:
     from eagle_forensics.evidence.states import fits, target_states
 
     target = work.sources.target
-    if target is None or fits(target) is not None or any(s.input_ids is None for s in samples):
+    texts = [s.input_ids if s.prompt_ids is None else s.prompt_ids for s in samples]
+    if target is None or fits(target) is not None or any(text is None for text in texts):
         return work.sources.bank
     every = [*(Boundary(i) for i in range(target.layers + 1)), Boundary(target.layers, normed=True)]
-    return target_states(target, [s.input_ids.tolist() for s in samples], every)
+    return target_states(target, [text.tolist() for text in texts], every)

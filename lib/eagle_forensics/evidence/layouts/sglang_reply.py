@@ -45,14 +45,18 @@ def _read(reply: Any, _: Path) -> Parts:
 
 
 def _ids(reply: Mapping[str, Any], prompt: int, length: int) -> torch.Tensor | None:
-    """Token ids of the rows, where the prompt's ids were saved beside the reply and agree with its length."""
+    """Token ids of the rows, where the prompt's ids were saved beside the reply; all of them where the prompt has fewer rows (a cached prefix) and
+    `cached_tokens` does not say from which token on."""
     request = reply.get("request")
     asked = reply.get("input_ids") or reply.get("prompt_token_ids") or (request.get("input_ids") if isinstance(request, Mapping) else None)
     made = reply.get("response", reply).get("output_ids") or []
-    if not isinstance(asked, list) or not isinstance(made, list) or len(asked) != prompt:
+    if not isinstance(asked, list) or not isinstance(made, list) or len(asked) < prompt:
         return None
-    ids = [*asked, *made][:length]
-    return torch.tensor(ids) if len(ids) == length and all(type(i) is int and abs(i) < 1 << 63 for i in ids) else None
+    missing = len(asked) - prompt
+    ids = [*asked, *made][: missing + length]
+    if len(ids) != missing + length or not all(type(i) is int and abs(i) < 1 << 63 for i in ids):
+        return None
+    return torch.tensor(ids[missing:] if missing == reply.get("response", reply)["meta_info"].get("cached_tokens") else ids)
 
 
 SGLANG_REPLY = Layout("sglang_reply", "JSON with `meta_info.hidden_states`", lambda c: any(states_of(reply) for reply in _members(c)), _read, members=_members)
