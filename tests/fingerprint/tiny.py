@@ -15,18 +15,19 @@ EPS = 1e-6
 
 
 class TinyTarget:
-    """Six layers of causal mixing and an MLP; `sink` plants a massive activation on token 0 from boundary 3 on."""
+    """Layers of causal mixing and an MLP; `sink` plants a massive activation on token 0 from boundary 3 on."""
 
-    def __init__(self, seed: int = 0, sink: float = 0.0) -> None:
+    def __init__(self, seed: int = 0, sink: float = 0.0, layers: int = LAYERS) -> None:
         g = torch.Generator().manual_seed(seed)
+        self.layers = layers
 
         def draw(*shape: int, scale: float = 1.0) -> torch.Tensor:
             return torch.randn(*shape, generator=g) * scale
 
         self.embed = draw(VOCAB, HIDDEN)
-        self.mix = [draw(HIDDEN, HIDDEN, scale=0.25 / HIDDEN**0.5 * 2) for _ in range(LAYERS)]
-        self.up = [draw(HIDDEN, FFN, scale=HIDDEN**-0.5) for _ in range(LAYERS)]
-        self.down = [draw(FFN, HIDDEN, scale=0.9 / FFN**0.5) for _ in range(LAYERS)]
+        self.mix = [draw(HIDDEN, HIDDEN, scale=0.25 / HIDDEN**0.5 * 2) for _ in range(layers)]
+        self.up = [draw(HIDDEN, FFN, scale=HIDDEN**-0.5) for _ in range(layers)]
+        self.down = [draw(FFN, HIDDEN, scale=0.9 / FFN**0.5) for _ in range(layers)]
         self.norm = 1 + 0.3 * draw(HIDDEN)
         self.sink_vector = draw(HIDDEN, scale=sink)
 
@@ -38,7 +39,7 @@ class TinyTarget:
         h = self.embed[ids]
         states, middle, active = [h], [], []
         steps = torch.arange(1, len(ids) + 1).unsqueeze(1)
-        for layer in range(LAYERS):
+        for layer in range(self.layers):
             r = h + (self.rms(h).cumsum(0) / steps.sqrt()) @ self.mix[layer]
             a = torch.tanh(self.rms(r) @ self.up[layer])
             h = r + a @ self.down[layer]
@@ -61,7 +62,7 @@ class TinyBank:
     """The bank of a TinyTarget for some sequences."""
 
     def __init__(self, target: TinyTarget, sequences: list[torch.Tensor], boundaries: list[Boundary] | None = None) -> None:
-        self.boundaries = tuple(boundaries if boundaries is not None else [*map(Boundary, range(LAYERS + 1)), Boundary(LAYERS, True)])
+        self.boundaries = tuple(boundaries if boundaries is not None else [*map(Boundary, range(target.layers + 1)), Boundary(target.layers, True)])
         self.sequences = sequences
         self._states = [target.run(s)[0] for s in sequences]
         self._final = target.final

@@ -91,6 +91,9 @@ def capture_finding(index: int, capture: Identification, trained: Sequence[int] 
     if set(fed) < set(trained):
         return Finding(status=Status.INCONCLUSIVE, statement=f"{name} holds {format_boundaries(fed)}, a part of the trained {format_boundaries(trained)}; "
                        "what else reaches the drafter it does not say.", next_step="Capture the input of the drafter's fc.", **common)
+    if capture.layers and set(trained) <= set(fed) and set(range(1, capture.layers)) <= set(fed):
+        return Finding(status=Status.INCONCLUSIVE, fault="wiring.all-layers", statement=f"{name} holds {len(capture.slots)} states, those of all {capture.layers} layers; if this is what fc reads, "
+                       "they were joined instead of selected.", next_step="Compare the width of the drafter's fc input with len(ids) x hidden size.", **common)
     if set(trained) <= set(fed):
         return Finding(status=Status.INCONCLUSIVE, statement=f"{name} holds {format_boundaries(fed)}, more than or in another order than the trained {format_boundaries(trained)}; "
                        "which of them reach the drafter it does not say.", next_step="Capture the input of the drafter's fc.", **common)
