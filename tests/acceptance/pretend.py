@@ -95,12 +95,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def metrics(self):
         p = self.p
-        drafts = p.drafts // 1000 if p.fault == "backwards" and p.failing else p.drafts
+        drafts = p.drafts // 1000 if p.fault == "backwards" and p.failing else "NaN" if p.fault == "no number" and p.failing else p.drafts
         if p.engine == "sglang":
-            return f"# TYPE sglang:spec_verify_calls_total counter\nsglang:spec_verify_calls_total{{m=\"x\"}} {drafts}.0\n" if p.speculative else "# none\n"
+            return f"# TYPE sglang:spec_verify_calls_total counter\nsglang:spec_verify_calls_total{{m=\"x\"}} {drafts}\n" if p.speculative else "# none\n"
         lines = ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {p.seed}"]
         if p.speculative:
-            for name, value in (("drafts", drafts), ("draft_tokens", 3 * drafts), ("accepted_tokens", p.accepted)):
+            for name, value in (("drafts", drafts), ("draft_tokens", 3 * p.drafts), ("accepted_tokens", p.accepted)):
                 lines += [f"# TYPE vllm:spec_decode_num_{name} counter", f'vllm:spec_decode_num_{name}_total{{engine="0"}} {value}']
             lines += ["# TYPE vllm:spec_decode_num_accepted_tokens_per_pos counter"]
             lines += [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="{i}"}} {n}' for i, n in enumerate(p.reached)]

@@ -129,6 +129,15 @@ def test_what_vllm_changes_with_speculation_is_named_and_not_counted_against_the
     assert not found.confounded and [name for name, _, _ in found.following] == ["cache_config.num_gpu_blocks", "scheduler_config.max_num_scheduled_tokens"]
 
 
+def test_what_sglang_changes_with_speculation_on_a_gpu_is_named_and_not_counted_against_the_pair():
+    def server(speculative, graphs, memory, tokens):
+        said = {"cuda_graph_config": {"decode": {"bs": graphs, "max_bs": graphs[-1]}, "prefill": {"bs": [4, 8]}}, "mem_fraction_static": memory, "max_total_num_tokens": tokens}
+        return Server("http://x", "sglang", "0.5.23", said, speculative, 3, 1, 4, "i")
+
+    found = paired.server_differences(server(True, [1, 2, 3, 48], 0.83, 401_000), server(False, [1, 2, 4, 160], 0.85, 452_000))
+    assert not found.confounded and {name for name, _, _ in found.following} == {"cuda_graph_config.decode.bs", "cuda_graph_config.decode.max_bs", "mem_fraction_static", "max_total_num_tokens"}
+
+
 def test_a_baseline_that_speculates_is_none():
     with pretending() as (a, _), pretending() as (b, _):
         found = measure({"spec": a, "base": b}, prompts=PROMPTS[:2])
@@ -192,6 +201,12 @@ def test_counters_that_go_backwards_are_named_and_not_used():
     assert m.counted is None and any("counters went backwards (rounds" in p for p in m.problems) and m.acceptance.rounds > 0
     m, _ = one(fault="backwards", after=20, engine="vllm", version="0.32.0")
     assert any("counters went backwards" in p for p in m.problems)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_counters_that_are_no_numbers_leave_what_the_answers_say(engine):
+    m, _ = one(fault="no number", after=20, engine=engine, version="0.32.0" if engine == "vllm" else "0.5.23", per_request=True)
+    assert m.complete and m.counted is None and len(m.parts) == 40
 
 
 def test_no_fields_of_speculation_is_no_measurement():

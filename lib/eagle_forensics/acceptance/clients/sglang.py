@@ -65,11 +65,6 @@ class SglangClient:
             self.url, self.engine, said.get("version"), arguments, algorithm is not None, said.get("speculative_num_steps"), said.get("speculative_eagle_topk"),
             said.get("speculative_num_draft_tokens"), digest([said.get("startup_time"), said.get("random_seed"), arguments]), simulation.by_environment(env if isinstance(env, dict) else {}), tuple(notes))
 
-    async def reported_accept_length(self) -> float | None:
-        """`avg_spec_accept_length`: cumulative since start or flush, bonus counted, as of the last decode log line."""
-        states = (await self._info()).get("internal_states") or [{}]
-        return states[0].get("avg_spec_accept_length")
-
     async def answer(self, prompt: str, domain: str, ids: tuple[int, ...], sampling: Sampling) -> Answer:
         constraint = {k: v for k in ("json_schema", "regex") if (v := getattr(sampling, k)) is not None}
         body = {"input_ids": list(ids), "stream": True, "sampling_params": {"temperature": sampling.temperature, "max_new_tokens": sampling.max_tokens, **constraint}}
@@ -110,10 +105,10 @@ class SglangClient:
         """Verify calls of `/metrics` (>= 0.5.13 with --enable-metrics); accepted drafts are not counted there."""
         try:
             text = await self.transport.text("GET", "/metrics")
-            calls = [s.value for f in text_string_to_metric_families(text) for s in f.samples if s.name == "sglang:spec_verify_calls_total"]
-        except (Failure, ValueError):
+            calls = [int(s.value) for f in text_string_to_metric_families(text) for s in f.samples if s.name == "sglang:spec_verify_calls_total"]
+        except (Failure, ValueError, OverflowError):
             return None
-        return counters.Acceptance(int(sum(calls)), 0, source="sglang:spec_verify_calls_total") if calls else None
+        return counters.Acceptance(sum(calls), 0, source="sglang:spec_verify_calls_total") if calls else None
 
     async def flush(self) -> str | None:
         for method in ("POST", "GET"):  # POST since 0.5.3, GET before

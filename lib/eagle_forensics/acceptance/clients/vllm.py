@@ -98,23 +98,22 @@ class VllmClient:
                       first, seconds, notes=notes)
 
     async def counters(self) -> counters.Acceptance | None:
+        sums: dict[str, int] = {}
+        reached: dict[int, int] = {}
         try:
-            samples = await self._samples()
-        except (Failure, ValueError):
+            for sample in await self._samples():
+                if sample.name == f"{COUNTERS}accepted_tokens_per_pos_total":
+                    at = int(sample.labels["position"])
+                    reached[at] = reached.get(at, 0) + int(sample.value)
+                elif sample.name.startswith(COUNTERS) and sample.name.endswith("_total"):
+                    sums[sample.name] = sums.get(sample.name, 0) + int(sample.value)
+        except (Failure, ValueError, OverflowError, KeyError):
             return None
-        sums: dict[str, float] = {}
-        reached: dict[int, float] = {}
-        for sample in samples:
-            if sample.name == f"{COUNTERS}accepted_tokens_per_pos_total":
-                at = int(sample.labels["position"])
-                reached[at] = reached.get(at, 0) + sample.value
-            elif sample.name.startswith(COUNTERS) and sample.name.endswith("_total"):
-                sums[sample.name] = sums.get(sample.name, 0) + sample.value
         if f"{COUNTERS}drafts_total" not in sums:
             return None
         return counters.Acceptance(
-            int(sums[f"{COUNTERS}drafts_total"]), int(sums.get(f"{COUNTERS}accepted_tokens_total", 0)), int(sums.get(f"{COUNTERS}draft_tokens_total", 0)),
-            tuple(int(reached[i]) for i in sorted(reached)) or None, "vllm:spec_decode counters of /metrics")
+            sums[f"{COUNTERS}drafts_total"], sums.get(f"{COUNTERS}accepted_tokens_total", 0), sums.get(f"{COUNTERS}draft_tokens_total", 0),
+            tuple(reached[i] for i in sorted(reached)) or None, "vllm:spec_decode counters of /metrics")
 
     async def flush(self) -> str | None:
         try:

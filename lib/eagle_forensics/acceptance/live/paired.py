@@ -19,11 +19,15 @@ OWN = frozenset({
     "engine_info_bootstrap_port", "disaggregation_bootstrap_port", "instance_id", "version"})
 """Arguments that two equal servers must or may have their own of; `version` is compared by itself."""
 FOLLOWS = frozenset({
-    "disable_overlap_schedule", "max_running_requests", "enable_mixed_chunk", "scheduler_config.max_num_scheduled_tokens", "cache_config.num_gpu_blocks",
-    "cache_config.kv_cache_size_tokens", "cache_config.kv_cache_max_concurrency"})
+    "disable_overlap_schedule", "max_running_requests", "enable_mixed_chunk", "mem_fraction_static", "max_total_num_tokens", "max_req_input_len",
+    "cuda_graph_bs", "cuda_graph_max_bs", "cuda_graph_config.decode.bs", "cuda_graph_config.decode.max_bs",
+    "scheduler_config.max_num_scheduled_tokens", "cache_config.num_gpu_blocks", "cache_config.kv_cache_size_tokens", "cache_config.kv_cache_max_concurrency",
+    "compilation_config.cudagraph_capture_sizes", "compilation_config.max_cudagraph_capture_size"})
 """Arguments that the engine changes by itself once speculation is on: named, not counted against the pair. SGLang: engines/sglang_args.toml
-A4 to A6; of 496 arguments of two CPU servers that differed in speculation alone, `disable_overlap_schedule` did. vLLM: of 353, the tokens
-scheduled at once and what the draft's own cache leaves of the blocks did."""
+A4 to A6; of 496 arguments of two CPU servers that differed in speculation alone, `disable_overlap_schedule` did. On a GPU the draft also has its
+own list of decode graphs (0.5.23 arg_groups/cuda_graph_hook.py:500), which moves the static memory (memory_hook.py:271) and with it the tokens the
+cache holds (managers/scheduler.py:1943). vLLM: of 353, the tokens scheduled at once and what the draft's own cache leaves of the blocks did; on a
+GPU the sizes of the graphs are rounded to whole rounds (0.32.0 config/compilation.py adjust_cudagraph_sizes_for_spec_decode)."""
 
 
 @dataclass(frozen=True)
