@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from eagle_forensics import stats
 from eagle_forensics.acceptance.clients.counters import Acceptance
 from eagle_forensics.acceptance.clients.records import Answer, Sampling, Server, rounds_in_order
 from eagle_forensics.acceptance.live import measure as live
@@ -53,6 +54,17 @@ def test_long_prompts_that_accept_less_are_a_suspicion_with_its_rival():
     assert flat.status is Status.PASS and "beyond 33 tokens" in flat.statement
 
 
+def test_prompts_of_two_lengths_are_split_between_them_and_those_of_one_not_at_all():
+    def of(*lengths):
+        m = measurement()
+        return splits.prompt_length(replace(m, answers=tuple(replace(a, prompt_tokens=n) for a, n in zip(m.answers, lengths, strict=False))))
+
+    uneven = of(*[5] * 20, *[9] * 4)
+    assert uneven.status is Status.PASS and "less than 9 tokens" in uneven.statement and abs(uneven.observed) < 0.2
+    assert of(5, 5, *[9] * 10).observed == pytest.approx(0, abs=0.2), "the cut lies where lengths change, not at the middle answer"
+    assert of(*[5] * 24).status is of(5, *[9] * 10).status is Status.SKIPPED
+
+
 def test_a_domain_that_falls_behind_is_named():
     said = splits.domains(measurement(lambda i: answer(i, accepted=5 if i % 3 == 2 else 30)))
     assert (said.status, said.fault) == (Status.INCONCLUSIVE, "data.domain") and "lowest accept length is german" in said.statement
@@ -70,8 +82,17 @@ def test_fewer_accepted_out_of_the_cache_on_the_same_answers_is_the_drafters_cac
 
 def test_less_reuse_of_the_cache_with_speculation_is_a_cost():
     cold, warm = measurement(), measurement(lambda i: answer(i, cached_tokens=8))
-    said = splits.cached(cold, warm, cold, measurement(lambda i: answer(i, cached_tokens=9)))
+    said = splits.cached(cold, warm, measurement(lambda i: answer(i, cached_tokens=40)))
     assert (said.status, said.fault, said.competitor.fault) == (Status.INCONCLUSIVE, "cost.prefix-cache", "runtime.stale-draft-cache")
+    assert "of 24 prompts 192 tokens came out of the cache with speculation, 960 without" in said.statement
+
+
+@pytest.mark.parametrize("engine, arguments, less", [("sglang", {"page_size": 1}, 1), ("sglang", {"page_size": 64}, 64), ("vllm", {"cache_config": {"block_size": 32}}, 32)])
+def test_the_last_block_that_a_draft_computes_again_is_no_loss_of_the_cache(engine, arguments, less):
+    server = replace(SERVER, engine=engine, arguments=arguments)
+    cold, warm = measurement(server=server), measurement(lambda i: answer(i, cached_tokens=64), server=server)
+    assert splits.cached(cold, warm, measurement(lambda i: answer(i, cached_tokens=64 + less))).status is Status.PASS
+    assert splits.cached(cold, warm, measurement(lambda i: answer(i, cached_tokens=65 + less))).fault == "cost.prefix-cache"
 
 
 def test_fewer_accepted_under_load_on_the_same_answers_is_the_batchs_metadata():
@@ -94,6 +115,22 @@ def test_a_gain_that_turns_into_a_loss_under_load_is_a_cost():
     said = splits.concurrency([quick, loaded])
     assert (said.status, said.fault, said.competitor.fault) == (Status.FAIL, "cost.concurrency", "runtime.batch-metadata")
     assert splits.concurrency([quick, {"speculation": measurement(concurrency=8)}]).status is Status.PASS
+
+
+def test_a_gain_means_the_same_at_every_load():
+    def timed(first, rest, **more):
+        return measurement(lambda i: answer(i, first_s=first, seconds=first + rest), **more)
+
+    points = [{"speculation": timed(1.2, 1.0, concurrency=n), "baseline": timed(1.0, 1.1, concurrency=n, label="baseline")} for n in (1, 8)]
+    said = splits.concurrency(points)
+    assert said.status is Status.PASS and "0.95x at 1; 0.95x at 8" in said.statement, "decoding alone is faster; with prefill, as under load, it is not"
+
+
+def test_an_accusation_among_three_splits_needs_more_than_an_interval_of_its_own():
+    cold, under_load = measurement(), measurement(lambda i: answer(i, rounds=30 + (i < 5)), concurrency=8)
+    pairs = splits.same_answers(cold, under_load)
+    assert splits.paired_answers(pairs, 0, stats.LEVEL).high < 0 < splits.paired_answers(pairs, 0, splits.ACCUSING).high
+    assert splits.concurrency([{"speculation": cold}, {"speculation": under_load}]).status is Status.PASS
 
 
 @pytest.mark.parametrize("by, status", [(5, Status.INCONCLUSIVE), (0, Status.PASS)])

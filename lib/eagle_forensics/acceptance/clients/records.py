@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from eagle_forensics.acceptance.clients.counters import Acceptance
 from eagle_forensics.evidence.environment import redacted
 
-GROUPS = ("model_config", "device_config")
+GROUPS = ("model_config", "device_config", "cache_config")
 """Groups of vLLM's `/server_info` in which the target's own arguments stand."""
 
 

@@ -10,7 +10,14 @@ from eagle_forensics.acceptance.clients import counters
 from eagle_forensics.acceptance.live import workload
 from eagle_forensics.acceptance.live.measure import LOOK, Measurement
 from eagle_forensics.acceptance.live.padding import padded
-from eagle_forensics.acceptance.live.splits import common, paired_answers, same_answers, signed
+from eagle_forensics.acceptance.live.splits import (
+    ACCUSING,
+    SAME_ROUNDS,
+    common,
+    paired_answers,
+    same_answers,
+    signed,
+)
 from eagle_forensics.acceptance.live.workload import Workload
 from eagle_forensics.acceptance.words import plural
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
@@ -69,15 +76,15 @@ def structured(found: Asides) -> Finding | None:
         why = f"{len(failed)} constrained answers failed: {failed[0].error}" if failed else "fewer than two prompts were answered both ways with counts"
         return Finding(**fields, status=Status.SKIPPED, statement=f"Not compared: {why}.", next_step="Serve with a grammar backend (SGLang --grammar-backend xgrammar; vLLM has one by default).")
     same = same_answers(free, bound)
-    al = paired_answers(same if len(same) >= LOOK else pairs, free.settings.seed)
-    text = f"{'Same ' + plural(len(same), 'answer') if len(same) >= LOOK else plural(len(pairs), 'prompt')} under a grammar against free: accept length {signed(al)}"
+    al = paired_answers(same if len(same) >= LOOK else pairs, free.settings.seed, ACCUSING)
+    text = f"{'Same ' + plural(len(same), 'answer') if len(same) >= LOOK else plural(len(pairs), 'prompt')} under a grammar against free: accept length {signed(al)} (at {ACCUSING:.1%})"
     shown = {"observed": al.value, "expected": 0.0, "n": al.n, "interval": al.bounded, "evidence": (
         Evidence(note=f"free: {_length(free)}; under a grammar: {_length(bound)}; {len(same)} of {len(pairs)} answers the same token for token"), *_failed(failed))}
     if al.high >= 0:
         return Finding(**fields, **shown, status=Status.PASS, statement=f"{text}: no loss.")
     if len(same) >= LOOK:
         return Finding(
-            **fields, **shown, status=Status.FAIL, fault="runtime.grammar", threshold=0.0, threshold_why="same text, same drafter, same states: the same rounds",
+            **fields, **shown, status=Status.FAIL, fault="runtime.grammar", threshold=0.0, threshold_why=SAME_ROUNDS,
             statement=f"{text}. The answers are the same token for token, so the grammar's handling of drafts loses them.",
             competitor=Competitor(fault="data.domain", margin=f"{len(same)} answers of the same tokens", why_rejected="structured text that is hard to draft is as hard without the grammar"),
             refuted_by="The same two passes with another grammar backend show no loss.", remedy="Change the grammar backend or update the engine.", next_step="Repeat with another --grammar-backend.")

@@ -15,13 +15,16 @@ import numpy as np
 from eagle_forensics import stats
 from eagle_forensics.acceptance.clients import counters
 from eagle_forensics.acceptance.clients.records import Answer
-from eagle_forensics.acceptance.live.frames import as_run
 from eagle_forensics.acceptance.live.measure import LOOK, Measurement
+from eagle_forensics.acceptance.live.paired import speed
 from eagle_forensics.acceptance.live.verification import verification
 from eagle_forensics.acceptance.words import NOTEBOOK, listed, plural
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 UNIT = "tokens per verify round"
+ACCUSING = stats.simultaneous_level(3)
+"""Level of the intervals that accuse: cache, load and grammar, so that by chance one of the three does in at most 2.5 % of healthy measurements."""
+SAME_ROUNDS = f"same text, same drafter, same states: the same rounds; three splits can accuse, each by an interval at {ACCUSING:.1%}"
 Point = Mapping[str, Measurement]
 """Measurements of one setting by label."""
 
@@ -35,7 +38,7 @@ def first_round(m: Measurement) -> Finding:
                        next_step="Measure with one request at a time and --stream-interval 1.")
     later = [sum(r[1:-1]) for r in rows]  # the last round is cut by the end of the answer
     found = stats.paired_difference([r[0] for r in rows], later, [1] * len(rows), [len(r) - 2 for r in rows], seed=m.settings.seed)
-    shown = {"observed": found.value, "expected": 0.0, "n": sum(map(len, rows)), "interval": found.bounded}
+    shown = {"observed": found.value, "expected": 0.0, "n": sum(len(r) - 1 for r in rows), "interval": found.bounded}
     text = f"The first round after prefill accepts {signed(found)} tokens against the later ones of the same {len(rows)} answers"
     if found.low <= 0:
         return Finding(**fields, **shown, status=Status.PASS, statement=f"{text}: not more, so nothing suggests that decoding captures other layers than prefill.")
@@ -51,10 +54,11 @@ def prompt_length(m: Measurement) -> Finding:
     """Does the accept length fall with the length of the prompt?"""
     fields = common("acceptance.split-length", "Does the accept length fall with the length of the prompt?")
     rows = sorted((a for a in m.good if a.acceptance and a.prompt_tokens), key=lambda a: a.prompt_tokens)
-    if len(rows) < 4 or rows[0].prompt_tokens == rows[-1].prompt_tokens:
-        return Finding(**fields, status=Status.SKIPPED, statement="Fewer than four answers to prompts of different lengths.",
+    cuts = [i for i in range(2, len(rows) - 1) if rows[i - 1].prompt_tokens < rows[i].prompt_tokens]
+    if not cuts:
+        return Finding(**fields, status=Status.SKIPPED, statement="Fewer than two answers each to shorter and to longer prompts.",
                        next_step="Ask prompts of one kind at several lengths, up to the longest that is served.")
-    middle = rows[len(rows) // 2].prompt_tokens
+    middle = rows[min(cuts, key=lambda i: abs(i - len(rows) // 2))].prompt_tokens
     found = _unpaired(rows, lambda a: a.prompt_tokens < middle, m.settings.seed)
     longest = rows[-1].prompt_tokens
     shown = {"observed": found.value, "expected": 0.0, "n": found.n, "interval": found.bounded}
@@ -89,27 +93,30 @@ def domains(m: Measurement) -> Finding:
                    next_step=f"Count which tokens of the {worst} answers the draft vocabulary (d2t) lacks; if few, add such text to training.")
 
 
-def cached(cold: Measurement, warm: Measurement, base: Measurement | None = None, base_warm: Measurement | None = None) -> Finding:
+def cached(cold: Measurement, warm: Measurement, base_warm: Measurement | None = None) -> Finding:
     """Is the accept length lower where the prompt comes out of the prefix cache?"""
     fields = common("acceptance.split-cache", "Is the accept length lower where the prompt comes out of the prefix cache?")
     pairs = [(a, b) for a, b in same_answers(cold, warm) if (b.cached_tokens or 0) > (a.cached_tokens or 0)]
     if len(pairs) < LOOK:
         return Finding(**fields, status=Status.SKIPPED, statement=f"Fewer than {LOOK} prompts were answered alike, once computed and once out of the cache.",
                        next_step="Ask the same prompts twice at temperature 0 (`again`), without --disable-radix-cache.")
-    found = paired_answers(pairs, cold.settings.seed)
+    found = paired_answers(pairs, cold.settings.seed, ACCUSING)
     shown = {"observed": found.value, "expected": 0.0, "n": found.n, "interval": found.bounded}
-    text = f"Same {plural(len(pairs), 'answer')}, prompts out of the cache: accept length {signed(found)} against computed ones"
+    text = f"Same {plural(len(pairs), 'answer')}, prompts out of the cache: accept length {signed(found)} (at {ACCUSING:.1%}) against computed ones"
     if found.high < 0:
         return Finding(
             **fields, **shown, status=Status.FAIL, fault="runtime.stale-draft-cache", statement=f"{text}. The answers are the same token for token, so the drafter was fed other states.",
-            threshold=0.0, threshold_why="same text, same drafter, same states: the same rounds",
+            threshold=0.0, threshold_why=SAME_ROUNDS,
             competitor=Competitor(fault="wiring.graph-default-layers", margin="both passes decode through the same graphs", why_rejected="graphs do not change between the passes; only the cache hits do"),
             refuted_by="The same two passes with --disable-radix-cache show the same difference.", remedy="Update the engine; until then measure with a flushed cache, or serve without the prefix cache.",
             next_step="Repeat with --disable-radix-cache.")
-    counted = None if base is None or base_warm is None else tuple(sum(b.cached_tokens or 0 for _, b in same_answers(x, y, counted=False)) for x, y in ((cold, warm), (base, base_warm)))
-    if counted and counted[0] < counted[1]:
-        return Finding(**fields, **shown, status=Status.INCONCLUSIVE, fault="cost.prefix-cache", statement=f"{text}; but with speculation {counted[0]} prompt tokens came out of the "
-                       f"cache, without {counted[1]}.", competitor=Competitor(fault="runtime.stale-draft-cache", margin=f"accept length {signed(found)}", why_rejected="the accept length does not fall"),
+    plain = {} if base_warm is None else {a.prompt: a.cached_tokens or 0 for a in base_warm.good}
+    block = _cache_block(warm)
+    less = [(b.cached_tokens or 0, plain[b.prompt]) for _, b in pairs if (b.cached_tokens or 0) + block < plain.get(b.prompt, 0)]
+    if less:
+        with_it, without = map(sum, zip(*less, strict=True))
+        return Finding(**fields, **shown, status=Status.INCONCLUSIVE, fault="cost.prefix-cache", statement=f"{text}; but of {plural(len(less), 'prompt')} {with_it} tokens came out of the cache with speculation, "
+                       f"{without} without: more apart than the {block} tokens a prompt that the engine computes again for its draft.", competitor=Competitor(fault="runtime.stale-draft-cache", margin=f"accept length {signed(found)}", why_rejected="the accept length does not fall"),
                        next_step="Compare the memory both servers leave to the cache (max_total_num_tokens).")
     return Finding(**fields, **shown, status=Status.PASS, statement=f"{text}: no loss.")
 
@@ -125,19 +132,19 @@ def concurrency(points: Sequence[Point]) -> Finding:
     if len(pairs) < LOOK:
         return Finding(**fields, status=Status.SKIPPED, statement=f"Fewer than {LOOK} prompts were answered alike at {_load(a)} and at {_load(b)} requests at once.",
                        next_step="Measure at temperature 0 in float32, where answers do not depend on what is served beside them.")
-    found = paired_answers(pairs, a.settings.seed)
+    found = paired_answers(pairs, a.settings.seed, ACCUSING)
     gains = tuple((_load(p["speculation"]), gain) for p in points if (gain := _gain(p)) is not None)
     shown = {"observed": found.value, "expected": 0.0, "n": found.n, "interval": found.bounded,
              "evidence": (*(Evidence(note=f"{n} at once: accept length {p['speculation'].accept_length.text()}") for p in points if p["speculation"].accept_length for n in [_load(p["speculation"])]),
-                          *(Evidence(note=f"{n} at once: {g.text(2)} times the tokens/s without speculation") for n, g in gains))}
-    text = f"{_load(b)} requests at once against {_load(a)}, same {plural(len(pairs), 'answer')}: accept length {signed(found)}"
+                          *(Evidence(note=f"{n} at once: {g.value:.2f} [{g.low:.2f}, {g.high:.2f}] times the tokens/s without speculation, whole answers of {plural(g.clusters, 'prompt')}") for n, g in gains))}
+    text = f"{_load(b)} requests at once against {_load(a)}, same {plural(len(pairs), 'answer')}: accept length {signed(found)} (at {ACCUSING:.1%})"
     if found.high < 0:
         if None in drafted or abs(drafted[0] - drafted[1]) > 1e-9:
             return Finding(**fields, **shown, status=Status.INCONCLUSIVE, statement=f"{text}, but the drafts per round are not known to be the same ({drafted[0]}, {drafted[1]}): "
                            "speculation that adapts to the load looks like this.", next_step="Measure with a fixed number of steps.")
         return Finding(
             **fields, **shown, status=Status.FAIL, fault="runtime.batch-metadata", statement=f"{text}. The answers are the same token for token and as many drafts were proposed, so the drafter works on wrong data.",
-            threshold=0.0, threshold_why="same text, same drafter, same states: the same rounds",
+            threshold=0.0, threshold_why=SAME_ROUNDS,
             competitor=Competitor(fault="cost.concurrency", margin=f"the accept length itself changes by {found.value:.3f}", why_rejected="there the accept length is flat and only the gain falls"),
             refuted_by="The same prompts with another attention backend show the same loss.", remedy="Change the attention backend of the draft, or update the engine.",
             next_step="Find the smallest batch that loses, with CUDA graphs on and off.")
@@ -177,17 +184,16 @@ def common(id: str, question: str) -> dict[str, Any]:
     return {"id": id, "question": question, "notebook": NOTEBOOK, "unit": UNIT, "required": False}
 
 
-def same_answers(first: Measurement, second: Measurement, *, counted: bool = True) -> list[tuple[Answer, Answer]]:
-    """Answers to the same prompt that are the same token for token."""
-    other = {b.prompt: b for b in second.good if b.output_ids}
-    pairs = [(a, other[a.prompt]) for a in first.good if a.output_ids and a.prompt in other]
-    return [(a, b) for a, b in pairs if a.output_ids == b.output_ids and (not counted or (a.acceptance and b.acceptance))]
+def same_answers(first: Measurement, second: Measurement) -> list[tuple[Answer, Answer]]:
+    """Answers to the same prompt that are the same token for token and have counts."""
+    other = {b.prompt: b for b in second.good if b.output_ids and b.acceptance}
+    return [(a, other[a.prompt]) for a in first.good if a.acceptance and a.prompt in other and a.output_ids == other[a.prompt].output_ids]
 
 
-def paired_answers(pairs: Sequence[tuple[Answer, Answer]], seed: int) -> stats.Estimate:
+def paired_answers(pairs: Sequence[tuple[Answer, Answer]], seed: int, level: float = stats.LEVEL) -> stats.Estimate:
     """Accept length of the second answers minus that of the first."""
     tokens, rounds = ([[f(x.acceptance) for x in side] for side in zip(*pairs, strict=True)] for f in (lambda c: c.accepted + c.rounds, lambda c: c.rounds))
-    return stats.paired_difference(tokens[1], tokens[0], rounds[1], rounds[0], seed=seed)
+    return stats.paired_difference(tokens[1], tokens[0], rounds[1], rounds[0], seed=seed, level=level)
 
 
 def _unpaired(rows: Sequence[Answer], first: Callable[[Answer], bool], seed: int) -> stats.Estimate:
@@ -201,18 +207,22 @@ def _unpaired(rows: Sequence[Answer], first: Callable[[Answer], bool], seed: int
 
 
 def _gain(point: Point) -> stats.Estimate | None:
-    """Tokens/s with speculation over tokens/s without, at the ends of both intervals."""
-    if "baseline" not in point:
-        return None
-    a, b = (as_run(point[label]).tokens_per_second for label in ("speculation", "baseline"))
-    if a is None or b is None or b.low <= 0:
-        return None
-    return stats.Estimate(a.value / b.value, a.low / b.high, a.high / b.low, a.n, a.clusters, "ends of both intervals")
+    """Tokens/s with speculation over tokens/s without, prompt by prompt; whole answers, so that it means the same at every load."""
+    found = speed(point["speculation"], point["baseline"]) if "baseline" in point else None
+    return found.ratio if found else None
 
 
 def _eager(m: Measurement) -> bool:
     said = m.server.argument
     return bool(said("disable_cuda_graph") or said("enforce_eager")) or said("device") == "cpu"
+
+
+def _cache_block(m: Measurement) -> int:
+    """Prompt tokens that a sound server with a draft computes again although the cache holds them: SGLang keys its cache by pairs of tokens then
+    (0.5.23 mem_cache/radix_cache.py maybe_to_bigram_view), vLLM drops the last block of a hit (0.32.0 v1/core/single_type_kv_cache_manager.py:819)."""
+    if m.server.engine == "vllm":
+        return int(m.server.argument("block_size") or 16)
+    return int(m.server.argument("page_size") or 1)
 
 
 def _load(m: Measurement) -> int:

@@ -211,7 +211,7 @@ def told_apart(work: LiveWork) -> list[Finding]:
         return []
     found = [splits.first_round(m), splits.prompt_length(m), splits.domains(m)]
     if work.again:
-        found.append(splits.cached(m, work.again[SPECULATION], work.baseline, work.again.get(BASELINE)))
+        found.append(splits.cached(m, work.again[SPECULATION], work.again.get(BASELINE)))
     for kind, split in (("concurrency", splits.concurrency), ("temperature", splits.temperature)):
         points = [p for p in work.others if _differs(p[SPECULATION], m) == kind]
         if points:
