@@ -160,6 +160,17 @@ def test_a_drifting_machine_is_shown_and_abstains_where_it_decides():
     assert deciding.status is Status.INCONCLUSIVE and "drift decides" in deciding.statement
 
 
+def test_a_count_between_those_that_were_swept_can_serve_best():
+    """Four steps of 0, 1, 2, 3, 5: as on a real vLLM, where nothing was measured at the recommended count."""
+    lengths = {1: 1.5, 2: 2.05, 3: 2.5, 5: 3.07}
+    work = SweepWork((0, 1, 2, 3, 5), 3, (visit(0), *(visit(k, al=a, ms=20 + 3.5 * k) for k, a in lengths.items()), visit(0, Role.AGAIN, offset=1),
+                                          visit(0, Role.FRESH_BASE, offset=2), visit(4, Role.FRESH, al=2.85, ms=34, offset=2)), 4)
+    assert work.sweep.best.steps == 4 and work.at(Role.SWEEP, 4) is None
+    assert findings_sweep.measured(work).status is Status.PASS
+    said = findings_sweep.confirmed(work)
+    assert said.status is Status.PASS and "4 steps" in said.statement and any("not known" in e.note for e in said.evidence)
+
+
 def prediction(factor):
     return {"steps": {str(k): {"value": v * factor, "low": v * factor - 0.03, "high": v * factor + 0.03} for k, v in LENGTHS.items()}}
 

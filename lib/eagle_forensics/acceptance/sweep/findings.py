@@ -37,8 +37,8 @@ def measured(work: SweepWork) -> Finding:
         return Finding(**common, **shown, status=Status.PASS, required=False, statement=f"{text}. Without speculation nothing was measured: drift of the machine and break-even are not known.",
                        next_step="Put 0 among `steps`.")
     text += f"; without speculation the end runs at {spread(moved.ratio)} times the speed of the start"
-    best, bases = work.sweep.best.steps if work.sweep else None, [v.runs[0].tokens_per_second for v in (work.at(Role.SWEEP, 0), work.at(Role.AGAIN))]
-    if best and min(b.low for b in bases) < work.at(Role.SWEEP, best).runs[0].tokens_per_second.value < max(b.high for b in bases) and moved.ratio.excludes(1.0):
+    best, bases = work.sweep.best if work.sweep else None, [v.runs[0].tokens_per_second for v in (work.at(Role.SWEEP, 0), work.at(Role.AGAIN))]
+    if best and min(b.low for b in bases) < best.tokens_per_second.value < max(b.high for b in bases) and moved.ratio.excludes(1.0):
         return Finding(**common, **shown, status=Status.INCONCLUSIVE, statement=f"{text}, and the best step count lies between the two: the machine's drift decides whether it wins.",
                        next_step="Repeat on a machine that does nothing else.")
     return Finding(**common, **shown, status=Status.PASS, statement=f"{text}" + ("; both are in the baseline's interval." if moved.ratio.excludes(1.0) else ": no drift to be seen."))
