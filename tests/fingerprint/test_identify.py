@@ -58,8 +58,7 @@ DAMAGED = {
     "doubled": (lambda t, i: 2 * t.run(i)[0][3], State.SCALED, 3),
     "one token late": (lambda t, i: t.run(i)[0][3].roll(1, 0), State.SHIFTED, 3),
     "one token early": (lambda t, i: t.run(i)[0][3].roll(-1, 0), State.SHIFTED, 3),
-    "rotated": (lambda t, i: t.run(i)[0][3] @ torch.linalg.qr(torch.randn(HIDDEN, HIDDEN, generator=torch.Generator().manual_seed(5)))[0],
-                State.ROTATED, 3),
+    "rotated": (lambda t, i: t.run(i)[0][3] @ rotation(5), State.ROTATED, 3),
 }
 
 
@@ -70,6 +69,18 @@ def test_damaged_forms_are_named(name, target):
     slot = look(lambda ids: [make(target, ids).to(torch.bfloat16)], target).slots[0]
     assert (slot.sure, slot.state, slot.boundary) == (True, state, Boundary(boundary)), slot.sentence
     assert slot.equals is None, "a damaged state is never passed off as the state itself"
+
+
+def rotation(seed):
+    return torch.linalg.qr(torch.randn(HIDDEN, HIDDEN, generator=torch.Generator().manual_seed(seed)))[0]
+
+
+@pytest.mark.parametrize("target", [PLAIN, SINK], ids=["plain", "sink"])
+@pytest.mark.parametrize("seeds, told", [((5, 5, 5), "One and the same rotation explains slots 0, 1, 2"), ((5, 5, 6), "Slots 0, 1, 2 are not rotated alike"), ((5,), None)])
+def test_a_rotated_target_is_told_from_slots_rotated_each_in_its_way(seeds, told, target):
+    found = look(lambda ids: [(target.run(ids)[0][b] @ rotation(seed)).to(torch.bfloat16) for b, seed in zip((1, 3, 5), seeds, strict=False)], target)
+    assert [(s.state, s.boundary.index) for s in found.slots] == [(State.ROTATED, b) for b in (1, 3, 5)[: len(seeds)]]
+    assert all((told in s.sentence) if told else ("rotation explains" not in s.sentence) for s in found.slots)
 
 
 def test_the_token_offset_says_in_which_direction():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ from eagle_forensics.fingerprint.forms import Form, Patch, damaged_forms, patch_
 from eagle_forensics.fingerprint.hypotheses import State, Test
 from eagle_forensics.fingerprint.match import MatchTable, SlotMatch, match
 from eagle_forensics.fingerprint.measure import Glance, Health
+from eagle_forensics.fingerprint.rotation import shared_rotation
 from eagle_forensics.fingerprint.rows import Bank, Reference, Rows, Weights, collect
 from eagle_forensics.fingerprint.teacher import Teacher, teacher_tests
 
@@ -102,7 +103,7 @@ def identify(samples: Iterable[Sample] | Rows, *, bank: Bank | None = None, weig
         except ValueError as error:
             notes.append(f"no layer match: {error}")
     bench = _Bench(rows, weights, reference, table, layers)
-    slots = tuple(_slot(i, bench) for i in range(len(rows.planes)))
+    slots = _with_shared_rotation(tuple(_slot(i, bench) for i in range(len(rows.planes))), bench)
     glances = measure.glance(rows)
     lens = all(s.teacher for s in slots)
     order = sorted(range(len(slots)), key=lambda i: slots[i].teacher.best if lens else glances[i].median_norm)
@@ -126,6 +127,21 @@ class _Bench:
     def forms(self, slot: int) -> tuple[Form, ...]:
         x = self.reference.rows.planes[slot]
         return damaged_forms(x, self.patch, measure.health(x).usable & ~self.table.sinks, self.table.matches[slot])
+
+
+def _with_shared_rotation(slots: tuple[SlotIdentity, ...], bench: _Bench) -> tuple[SlotIdentity, ...]:
+    """Says in the sentence of rotated slots whether one rotation explains them all."""
+    rotated = [s for s in slots if s.sure and s.state is State.ROTATED]
+    if len(rotated) < 2:
+        return slots
+    at = np.flatnonzero(~bench.table.sinks[: len(bench.patch)])[:256]
+    one, error = shared_rotation([bench.reference.rows.planes[s.slot][at] for s in rotated], [bench.patch.states[s.boundary][at] for s in rotated])
+    if one is None:
+        return slots
+    names = ", ".join(str(s.slot) for s in rotated)
+    tail = (f" One and the same rotation explains slots {names} (products between slots equal within {error:.4f}): a target whose residual stream is rotated." if one
+            else f" Slots {names} are not rotated alike (products between slots differ by {error:.2f}).")
+    return tuple(replace(s, sentence=s.sentence + tail) if s.sure and s.state is State.ROTATED else s for s in slots)
 
 
 @dataclass(frozen=True)
