@@ -53,6 +53,13 @@ def test_accept_length_at_unmeasured_steps_comes_from_the_longest_run():
     assert {k: round(v.value, 2) for k, v in cost.accept_lengths(runs(table)).items()} == {1: 1.6, 2: 1.9, 3: 2.1}
 
 
+def test_an_accept_length_read_off_positions_carries_their_sampling():
+    table = pd.DataFrame([{"label": "a", "speculative": 1, "steps": 3, "accept_length": 2.1, "accepted_per_position": "0.6;0.3;0.2", "rounds": 400}])
+    known, unknown = (cost.accept_lengths(runs(t))[2] for t in (table, table.drop(columns="rounds")))
+    assert known.high - known.low == pytest.approx(0.001 + 2 * 1.96 * (0.6 + 3 * 0.3 - 0.9**2) ** 0.5 / 20) and known.n == 400
+    assert unknown.high - unknown.low == pytest.approx(0.001)
+
+
 def test_an_unknown_step_count_is_refused():
     with pytest.raises(ValueError, match="not among those compared"):
         swept().ratio(9)

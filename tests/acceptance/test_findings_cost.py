@@ -1,5 +1,6 @@
 """Findings on cost and steps: what they accuse, what they refuse to accuse, and the rival they name."""
 
+import pandas as pd
 import pytest
 
 from eagle_forensics.acceptance import findings_cost as f
@@ -36,6 +37,22 @@ def test_a_prediction_that_the_live_run_already_beats_is_no_bound():
 
 def test_winning_passes():
     assert f.ceiling(runs(SWEEP)).status is Status.PASS
+
+
+def test_a_step_count_that_cannot_win_accuses_nobody_where_another_one_wins():
+    slow = pd.DataFrame([{"label": "K = 1", "speculative": 1, "steps": 1, "topk": 1, "accept_length": 1.6, "tokens_per_second": 100.0}])
+    assert f.ceiling(runs(pd.concat([SWEEP.iloc[:1], slow]))).fault == "cost.cannot-win"
+    found = f.ceiling(runs(pd.concat([SWEEP, slow])))
+    assert found.status is Status.PASS and "Speculation wins" in found.statement
+    other = pd.concat([SWEEP.assign(temperature=0.0), slow.assign(temperature=1.0), SWEEP.iloc[:1].assign(temperature=1.0)])
+    assert f.ceiling(runs(other)).fault == "cost.cannot-win", "a win at another temperature acquits nobody"
+
+
+def test_a_prediction_below_the_break_even_of_one_step_count_is_no_verdict_on_all():
+    long = pd.DataFrame([{"label": "K = 15", "speculative": 1, "steps": 15, "topk": 1, "accept_length": 3.6, "tokens_per_second": 100.0}])
+    ahead = {"steps": interval(3.7, 0.1, steps=15)}
+    assert f.ceiling(runs(pd.concat([SWEEP.iloc[:1], long])), ahead).fault == "cost.cannot-win"
+    assert f.ceiling(runs(pd.concat([SWEEP, long])), ahead).status is Status.PASS
 
 
 def test_missing_evidence_says_what_is_missing():

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from eagle_forensics import stats
-from eagle_forensics.acceptance.confounds import baseline_for
+from eagle_forensics.acceptance.confounds import baseline_for, compare
 from eagle_forensics.acceptance.estimators import sampling_half_width
 from eagle_forensics.acceptance.runs import Run
 
@@ -107,9 +107,14 @@ def ceilings(runs: Sequence[Run]) -> tuple[Ceiling, ...]:
 
 
 def impossible(tests: Sequence[Ceiling]) -> tuple[Ceiling, ...]:
-    """Comparable runs that no drafter could have won, unless a repeat of the same settings says otherwise."""
+    """Comparable runs that no drafter could have won, unless a repeat of the same settings says otherwise, or another step count wins."""
     contradicted = {c.run.settings for c in tests if c.outcome is not Outcome.CANNOT_WIN}
-    return tuple(c for c in tests if c.outcome is Outcome.CANNOT_WIN and not c.differs and c.run.settings not in contradicted)
+    return tuple(c for c in tests if c.outcome is Outcome.CANNOT_WIN and not c.differs and c.run.settings not in contradicted and not pays_at_other_steps(c, tests))
+
+
+def pays_at_other_steps(test: Ceiling, tests: Sequence[Ceiling]) -> bool:
+    """Whether a run that differs in its steps alone wins: then speculation can win at this cost, and only the number of steps is in question."""
+    return any(c.outcome is Outcome.WINS and not c.differs and not compare(test.run, c.run).confounded for c in tests)
 
 
 def hull(values: Sequence[stats.Estimate]) -> stats.Estimate:

@@ -17,6 +17,7 @@ import numpy as np
 
 from eagle_forensics import stats
 from eagle_forensics.acceptance.ceiling import cycle_ms
+from eagle_forensics.acceptance.estimators import sampling_half_width
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.evidence.experts import Experts
 
@@ -161,11 +162,20 @@ def accept_lengths(runs: Sequence[Run]) -> dict[int, stats.Estimate]:
     longest = max((r for r in runs if r.survival and r.is_speculative and r.steps), key=lambda r: r.steps, default=None)
     if longest is not None:
         for k in range(1, min(longest.steps, len(longest.survival)) + 1):
-            found[k] = stats.printed(1 + sum(longest.survival[:k]), 3)
+            found[k] = _of_positions(longest.survival[:k], longest.rounds)
     for k, values in by_steps.items():
         mean = sum(v.value for v in values) / len(values)
         found[k] = stats.Estimate(mean, min(v.low for v in values), max(v.high for v in values), len(values), len(values), values[0].method)
     return dict(sorted(found.items()))
+
+
+def _of_positions(survival: Sequence[float], rounds: int | None) -> stats.Estimate:
+    """Accept length of as many steps as positions: the printing of the shares, and where the rounds are known their sampling."""
+    al = stats.printed(1 + sum(survival), 3)
+    if not rounds:
+        return al
+    half = sampling_half_width(al.value, rounds, len(survival) + 1, survival)
+    return stats.Estimate(al.value, al.low - half, al.high + half, rounds, 0, f"{al.method}, sampling by per-position survival")
 
 
 def sweep(fit: CycleFit, lengths: Mapping[int, stats.Estimate], baseline: stats.Estimate | None = None,
