@@ -1,5 +1,6 @@
 """When the served text is walked at all, on how much of it, and what is said where it is not."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -57,6 +58,8 @@ def test_answers_are_spread_and_what_is_left_out_is_counted():
 def test_a_large_target_is_walked_on_fewer_answers_or_on_none():
     chosen, out = study._chosen(served(20), target(5 * 10 ** 9), 1e6)
     assert 0 < len(chosen) < study.MOST and "to keep it short" in out[0]
+    one_long = replace(served(4), answers=(ServedAnswer("long", (1,) * 10 ** 6, (2,) * 30, 9), *served(3).answers))
+    assert [a.prompt for a in study._chosen(one_long, target(5 * 10 ** 6), 1e6)[0]] == ["a0", "a1", "a2"], "one that is too long keeps no other out"
     with pytest.raises(ValueError, match="takes more than 4e"):
         study._chosen(served(20), target(10 ** 13), 1e6)
 

@@ -110,6 +110,7 @@ def test_a_head_read_in_another_way_is_named_by_the_part():
     ((walked(TRAINED, OFF), walked(SERVED, RIGHT), walked((0, 2, 3), RIGHT)), "cannot choose"),
     ((walked(TRAINED, NEAR), walked(SERVED, RIGHT)), "cannot choose"),
     ((walked(TRAINED, RIGHT), walked(SERVED, NEAR)), "too near"),
+    ((walked(TRAINED, OFF), walked(SERVED, RIGHT), walked((0, 2, 3), NEAR)), "cannot choose"),
     ((walked(TRAINED, RIGHT),), "no other states")])
 def test_it_abstains_where_none_or_several_take_the_counts_or_one_near_tie_decides(found, words):
     verdict = said(*found)
@@ -127,6 +128,15 @@ def test_in_bfloat16_intervals_are_compared_and_the_rules_must_agree():
     found = said(walked(TRAINED, far), walked(SERVED, near), exact=False)
     assert (found.status, found.fault) == (Status.FAIL, "wiring.layer-offset") and "within the interval (bfloat16" in found.statement
     assert said(walked(TRAINED, far), walked(SERVED, near), known=Known(TRAINED, (0, 2, 3)), exact=False).status is Status.INCONCLUSIVE
+
+
+def test_in_bfloat16_it_passes_beside_other_states_only_where_the_rules_serve_the_trained_ones():
+    near, far = (10, 13, 14), (20, 25, 28)
+    several = (walked(TRAINED, near), walked((0, 2, 3), near), walked((2, 1, 0), far))
+    ruled = said(*several, known=Known(TRAINED, TRAINED), exact=False)
+    assert ruled.status is Status.PASS and "does not exclude b=0, b=2, b=3" in ruled.statement and "the nearest states that do not: b=2, b=1, b=0" in ruled.statement
+    for rules in (None, SERVED):
+        assert said(*several, known=Known(TRAINED, rules), exact=False).status is Status.INCONCLUSIVE
 
 
 def test_names_are_those_of_the_case():

@@ -167,11 +167,12 @@ def _chosen(found: ServedAnswers, target: Target, each: float) -> tuple[tuple[Se
     a_token = each + 2 * sum(_size(t.shape) for name, t in target.tensors.items() if "embed_tokens" not in name and "lm_head" not in name)
     kept, used = [], 0.0
     for a in picked:
-        used += a_token * (len(a.prompt_ids) + len(a.output_ids))
-        if used <= WORK:
+        cost = a_token * (len(a.prompt_ids) + len(a.output_ids))
+        if used + cost <= WORK:
             kept.append(a)
+            used += cost
     if not kept:
-        reason = "no answer has text, counts and more than one token" if not free else f"the shortest way through {len(picked)} answers takes more than {WORK:.0e} operations here"
+        reason = "no answer has text, counts and more than one token" if not free else f"each of the {len(picked)} answers takes more than {WORK:.0e} operations here"
         raise _Unfit(f"{reason}{'; ' + found.left_out[0] if found.left_out else ''}.")
     constrained = sum(a.constrained for a in found.answers)
     out = [*found.left_out[:3], *([f"{constrained} constrained by a grammar"] if constrained else []), *([f"{len(free) - len(kept)} of {len(free)} answers, to keep it short"] if len(free) > len(kept) else [])]

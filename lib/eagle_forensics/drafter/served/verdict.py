@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 SHOWN = 6
 LEAST_MISSED = 2
-"""Answers that a rejected wiring has to miss: one near tie can change the count of one answer."""
+"""Answers that a rejected wiring has to miss: one near tie can change the count of one answer. On few answers some of a hundred wirings give all
+counts by chance, but then others miss only one, and nobody is named."""
 SERVABLE = ("states", "forms", "flags", "rope", "d2t")
 """Parts that a server can get wrong; a shift of tokens is not among them, so it accuses nobody."""
 
@@ -36,17 +37,18 @@ def served_text_finding(text: ServedText) -> Finding:
         return Finding(**SERVED_TEXT, **shown, status=Status.INCONCLUSIVE, required=False, next_step="Capture the served states and fingerprint them (notebook 03).", statement=(
             f"{lead}: none gives the server's counts {how}; nearest is {line(nearest, known, exact=text.exact)}."))
     others = [w for w in fits if trained is not None and _states(w) != _states(trained)]
+    served = by_rules(known)
     if trained in fits:
-        if others and (text.exact or by_rules(known) in [w.wiring for w in others]):
+        if others and (text.exact or served is None or not trained.wiring.same_feed(served)):
             return _several(shown, lead, how, [trained, *others], known)
-        return _right(shown, lead, how, text, trained, fits, others)
+        return _right(shown, lead, how, text, trained, fits)
     if trained is None or len({_states(w) for w in fits}) > 1:
         return _several(shown, lead, how, fits, known)
     certain = [part for part in FAULT_OF if part in SERVABLE and all(part in w.wiring.differences(trained.wiring) for w in fits)]
-    served = by_rules(known)
-    if not certain or trained.missed < LEAST_MISSED or (not text.exact and (served is None or not any(w.wiring.same_feed(served) for w in fits))):
+    rival = _rival(found, fits, trained)
+    if not certain or trained.missed < LEAST_MISSED or (text.exact and rival.missed < LEAST_MISSED) or (not text.exact and (served is None or not any(w.wiring.same_feed(served) for w in fits))):
         return _several(shown, lead, how, fits, known)
-    return _wrong(shown, lead, how, text, trained, fits, certain)
+    return _wrong(shown, lead, how, text, trained, fits, certain, rival)
 
 
 def line(w: Walked, known: Known, *, exact: bool) -> str:
@@ -55,7 +57,7 @@ def line(w: Walked, known: Known, *, exact: bool) -> str:
     return f"{named(w.wiring, known)}: {len(w.served) - w.missed} of {len(w.served)} answers, {w.off} rounds off{apart}"
 
 
-def _right(shown: dict[str, Any], lead: str, how: str, text: ServedText, trained: Walked, fits: Sequence[Walked], others: Sequence[Walked]) -> Finding:
+def _right(shown: dict[str, Any], lead: str, how: str, text: ServedText, trained: Walked, fits: Sequence[Walked]) -> Finding:
     rival = next((w for w in text.walked if w not in fits and _states(w) != _states(trained)), None)
     if rival is None or (text.exact and rival.missed < LEAST_MISSED):
         return Finding(**SERVED_TEXT, **shown, status=Status.INCONCLUSIVE, required=False, next_step="Ask more prompts, or longer answers.", statement=(
@@ -63,11 +65,12 @@ def _right(shown: dict[str, Any], lead: str, how: str, text: ServedText, trained
     also = [named(w.wiring, text.known) for w in fits if w is not trained]
     more = f" By itself this does not exclude {', '.join(also[:3])}." if also else ""
     return Finding(**SERVED_TEXT, **shown, status=Status.PASS, statement=(
-        f"{lead}. {named(trained.wiring, text.known)} gives the server's counts {how}; the nearest other states do not: {line(rival, text.known, exact=text.exact)}.{more}"),
+        f"{lead}. {named(trained.wiring, text.known)} gives the server's counts {how}; the nearest states that do not: {line(rival, text.known, exact=text.exact)}.{more}"),
         competitor=Competitor(fault="wiring.layer-offset", margin=f"{rival.off} verify rounds, {rival.missed} of {text.answers} answers", why_rejected=f"under {named(rival.wiring, text.known)} the drafter takes other rounds on this very text"))
 
 
-def _wrong(shown: dict[str, Any], lead: str, how: str, text: ServedText, trained: Walked, fits: Sequence[Walked], certain: Sequence[str]) -> Finding:
+def _wrong(shown: dict[str, Any], lead: str, how: str, text: ServedText, trained: Walked, fits: Sequence[Walked], certain: Sequence[str],
+           rival: Walked) -> Finding:
     best, known = fits[0], text.known
     slug = FAULT_OF[certain[0]]
     if "states" in certain:
@@ -76,7 +79,6 @@ def _wrong(shown: dict[str, Any], lead: str, how: str, text: ServedText, trained
     rules = by_rules(known)
     agree = " It is what the engine's rules say it serves." if rules and best.wiring.same_feed(rules) else " The engine's rules say otherwise." if rules else ""
     entry = fault(slug)
-    rival = next((w for w in text.walked if w not in fits and w is not trained and _states(w) != _states(best)), trained)
     return Finding(
         **SERVED_TEXT, **shown, status=Status.FAIL, fault=slug, threshold=0, threshold_why="the same text, weights and arithmetic: the same rounds",
         statement=f"{lead}. {named(best.wiring, known)} gives the server's counts {how}, the trained wiring does not: {line(trained, known, exact=text.exact)}.{agree}",
@@ -99,6 +101,11 @@ def _reproduces(w: Walked, exact: bool) -> bool:
 
 def _of(found: Sequence[Walked], wiring: Any) -> Walked | None:
     return next((w for w in found if wiring is not None and w.wiring.same_feed(wiring)), None)
+
+
+def _rival(found: Sequence[Walked], fits: Sequence[Walked], trained: Walked) -> Walked:
+    """The nearest states other than those that fit; the trained ones where no others were walked."""
+    return next((w for w in found if w not in fits and w is not trained and _states(w) != _states(fits[0])), trained)
 
 
 def _states(w: Walked) -> tuple[str, ...]:
