@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from eagle_forensics import stats
 from eagle_forensics.acceptance.clients import simulation
 from eagle_forensics.acceptance.clients.connect import connect
 from eagle_forensics.acceptance.clients.counters import Acceptance
@@ -151,6 +152,8 @@ def test_vllm_counts_are_read_around_single_answers():
     together, _ = one(live.Settings(Sampling(0.0, 50), concurrency=4, half_width=None), PROMPTS[:12], engine="vllm", version="0.32.0")
     assert together.parts == () and together.accept_length.value == pytest.approx(m.accept_length.value)
     assert together.accept_length.method == "standard error of the histogram" and live_findings.measured(together).status is Status.PASS
+    assert "too narrow" in live_findings.measured(together).statement and "too narrow" not in live_findings.measured(m).statement
+    assert "counts whole" in live_frames.definitions_frame(m).definition[0]
 
 
 def test_a_server_that_is_not_up():
@@ -228,6 +231,14 @@ def test_the_log_is_held_against_the_counts(windows, status, text):
 def test_loops_are_behind_the_gate():
     said = live_findings.sane(one(tokens=(1, 2, 3) * 20, prompts=PROMPTS[:8])[0])
     assert said.status is Status.FAIL and said.fault == "measure.degenerate-output" and said.competitor and said.interval
+    few = live_findings.sane(one(tokens=(1, 2, 3) * 20, prompts=PROMPTS[:7])[0])
+    assert few.status is Status.INCONCLUSIVE and few.fault is None and "7 of 7 answers are loops" in few.statement
+
+
+@pytest.mark.parametrize("ratio, status, text", [((1.2, 1.1, 1.3), Status.PASS, None), ((1.0, 0.9, 1.1), Status.INCONCLUSIVE, "Ask more prompts"), ((0.7, 0.6, 0.8), Status.INCONCLUSIVE, "any drafter can win")])
+def test_only_a_gain_is_a_pass(ratio, status, text):
+    said = live_findings.faster(paired.Speed(stats.Estimate(*ratio, 12, 12, "t"), ratio[0], 6, 12))
+    assert said.status is status and (text or "") in (said.next_step or "") and not said.required
 
 
 def test_the_busy_time_counts_overlap_once():
@@ -269,6 +280,21 @@ def test_study_asks_for_the_gap_where_answers_part(tmp_path):
     assert work.pairs == 2 and [d.position for d in work.divergences] == [20, 20]
     said = live_study.measured(work)[-1]
     assert said.status is Status.INCONCLUSIVE and "2 of 2 greedy answers part" in said.statement
+
+
+def test_a_log_that_cannot_be_read_takes_nothing_of_what_was_measured(tmp_path):
+    with pretending() as (url, _):
+        broken = Case.model_validate({"name": "x", "serving": {"url": url, "log": tmp_path / "no such log"}})
+        work = live_study.begin(broken, tmp_path / "live", prompts=own_prompts(tmp_path), limit=2, patience=FAST)
+    said = live_study.measured(work)[0]
+    assert said.status is Status.PASS and any("no such log" in (e.note or "") for e in said.evidence) and work.opening == ()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(tmp_path):
+    (tmp_path / "live").write_text("a file")
+    with pretending() as (url, _):
+        (said,) = live_study.measured(live_study.begin(case(url), tmp_path / "live", prompts=own_prompts(tmp_path), patience=FAST))
+    assert said.status is Status.ERROR and "live" in said.statement
 
 
 def test_study_opens_with_a_server_that_is_not_up(tmp_path):

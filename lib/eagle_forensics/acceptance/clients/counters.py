@@ -109,7 +109,8 @@ def as_defined(found: Acceptance, engine: str, version: str | None, *, steps: in
 
     `completion_tokens` adds SGLang's per-request accept length, which also counts the token of prefill.
     """
-    rows = [{"figure": "accept length", "value": found.accept_length, "definition": "1 + accepted drafts / verify steps"}]
+    whole = "; a last round counts whole where the answer ends within it" if engine == "vllm" else ""
+    rows = [{"figure": "accept length", "value": found.accept_length, "definition": f"1 + accepted drafts / verify steps{whole}"}]
     if found.proposed:
         rows.append({"figure": "share of drafts accepted", "value": found.accepted / found.proposed, "definition": "accepted drafts / proposed drafts"})
     if found.reached:

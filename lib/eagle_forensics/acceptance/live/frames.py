@@ -20,7 +20,7 @@ def servers_frame(measurements: Sequence[Measurement]) -> pd.DataFrame:
         "server": m.label, "engine": f"{m.server.engine} {m.server.version}", "steps": m.server.steps, "temperature": m.settings.sampling.temperature,
         "concurrency": m.settings.concurrency, "answers": len(m.good), "failed": len(m.answers) - len(m.good),
         "verify rounds": m.acceptance.rounds if m.acceptance else None, "accept length": m.accept_length.text() if m.accept_length else None,
-        "tokens/s": m.tokens_per_second, "prompts": m.workload.prompts_hash, "chat template": m.workload.template_hash, "ended": m.stopped,
+        "tokens/s, prefill included": m.tokens_per_second, "prompts": m.workload.prompts_hash, "chat template": m.workload.template_hash, "ended": m.stopped,
     } for m in measurements])
 
 

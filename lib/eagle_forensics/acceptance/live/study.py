@@ -103,12 +103,22 @@ def begin(case: Case, folder: Path, *, launch: str = "", launch_baseline: str = 
                     server = stack.enter_context(serve.serving(command, folder / f"{label}.log", progress=progress))
                     urls[label] = server.url
             found = waiting.to_the_end(_measure({k: str(u) for k, u in urls.items() if u}, work, points, again, plan, folder, patience, progress))
-        log = folder / f"{SPECULATION}.log" if launch else case.serving.log
-        return replace(found, windows=read_decode_log(log).speculative if log else ())
-    except (EvidenceError, Failure, ValueError, serve.ServeError) as error:
+        return _with_log(found, folder / f"{SPECULATION}.log" if launch else case.serving.log)
+    except (Failure, ValueError, OSError, serve.ServeError) as error:
         return LiveWork({}, opening=(Finding(
             id="acceptance.live", question="What accept length does the live server reach?", notebook=NOTEBOOK, status=Status.ERROR,
             statement=" ".join(str(error).split()), next_step="Start the server or correct its URL or command, then run again."),))
+
+
+def _with_log(found: LiveWork, log: Path | None) -> LiveWork:
+    """With the decode lines of the server's log; one that cannot be read is told beside what was measured."""
+    if log is None:
+        return found
+    try:
+        return replace(found, windows=read_decode_log(log).speculative)
+    except EvidenceError as error:
+        told = replace(found.speculation, problems=(*found.speculation.problems, str(error)))
+        return replace(found, measurements={**found.measurements, SPECULATION: told})
 
 
 def _points(temperature: Sequence[float], concurrency: Sequence[int], base: Settings) -> tuple[Settings, ...]:
