@@ -1,5 +1,7 @@
 """Parameters: what a cell declares, coercion, and refusals."""
 
+from pathlib import Path
+
 import pytest
 
 from eagle_forensics.suite.parameters import Parameter, ParameterError, assign, coerce, parse, read_parameters
@@ -48,6 +50,13 @@ def test_each_notebook_gets_what_it_declares(tmp_path):
     assert assign({"samples": "3", "seed": 2}, {"one": one, "two": two}) == {"one": {"samples": 3}, "two": {"seed": 2}}
     with pytest.raises(ParameterError, match="Did you mean `seed`"):
         assign({"sed": 2}, {"one": one, "two": two})
+
+
+def test_the_page_on_cases_tells_every_parameter_of_a_live_measurement():
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "case-file.md").read_text(encoding="utf-8")
+    for p in read_parameters(root / "notebooks" / "04_accept_length.ipynb").values():
+        assert p.name in ("case", "run_dir") or f"| `{p.name}` | `{p.default!r}` | {p.help} |" in page, p.name
 
 
 def test_a_notebook_without_the_cell_is_named(tmp_path):
