@@ -10,17 +10,21 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from eagle_forensics import demo
+from eagle_forensics.evidence.captures import read_capture
 from eagle_forensics.evidence.dumps import find_dump, iter_samples
+from eagle_forensics.evidence.states import read_states
 from eagle_forensics.fingerprint.findings import dump_findings
 from eagle_forensics.fingerprint.hypotheses import State
 from eagle_forensics.fingerprint.identify import Identification, SlotIdentity, identify
+from eagle_forensics.fingerprint.placing import placed
 
-from .damage import Kind, kinds
+from . import side_by_side
+from .damage import Kind, Outcome, kinds
 from .real import Real
 
 EVIDENCE = ("bank", "weights", "nothing")
@@ -28,31 +32,19 @@ BLIND = ("healthy", "stored as float16", "embedding first", "post-norm final", "
 """Kinds that are also looked at without a bank; on the others that evidence says the same as on the healthy one."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What was said of one slot."""
-
-    kind: str
-    evidence: str
-    boundary: int
-    verdict: str
-    """`right`, `not sure` or `WRONG`."""
-    sentence: str
-
-
 def write(real: Real, kind: Kind, folder: Path) -> Path:
-    """A dump of the kind as speculators' first data version writes it."""
+    """A dump or capture of the kind in the layout of speculators' first data version."""
     folder.mkdir(parents=True)
     for i, ids in enumerate(real.ids):
         planes = [kind.planes(real, i, b) for b in kind.boundaries] + ([real.state(i, real.layers)] if kind.last else [])
         torch.save({"hidden_states": [(p.to(torch.bfloat16) if p.dtype == torch.float32 else p)[kind.skip:].clone() for p in planes],
-                    "input_ids": ids[kind.skip:].clone(), "loss_mask": torch.ones(len(ids) - kind.skip, dtype=torch.bool)}, folder / f"data_{i}.pt")
+                    "input_ids": ids[0 if kind.capture else kind.skip:].clone(), "loss_mask": torch.ones(len(ids) - kind.skip, dtype=torch.bool)}, folder / f"data_{i}.pt")
     return folder
 
 
-def look(real: Real, folder: Path, evidence: str) -> Identification:
+def look(real: Real, kind: Kind, folder: Path, evidence: str) -> Identification:
     """The public path: folder, reader, identification, findings."""
-    samples = list(iter_samples(find_dump(folder)))
+    samples = placed(read_capture(folder), real.bank, real.weights, real.layers) if kind.capture else list(iter_samples(find_dump(folder)))
     known = {"bank": {"bank": real.bank, "weights": real.weights, "layers": real.layers}, "weights": {"weights": real.weights, "layers": real.layers}, "nothing": {}}
     found = identify(samples, **known[evidence])
     dump_findings(found, claimed=(2, 15, 27), last_expected="pre", trainer="speculators 0.4.0", n_aux=3)
@@ -67,7 +59,8 @@ def judge(kind: Kind, slot: SlotIdentity, b: int, layers: int) -> str:
     if slot.state is State.BROKEN or kind.state is State.BROKEN:
         return "right" if slot.state is kind.state else "WRONG"
     same = slot.boundary == truth or (slot.state is kind.state is State.NORMED_TWICE and slot.boundary.index == truth.index)
-    return "right" if same and slot.state is kind.state else "WRONG"
+    whole = kind.state is State.NOISY and slot.state is State.COMPLETE  # little noise is none
+    return "right" if same and (slot.state is kind.state or whole) else "WRONG"
 
 
 def outcomes(real: Real, named: dict[str, Kind], evidence: Sequence[str] = EVIDENCE) -> list[Outcome]:
@@ -77,43 +70,40 @@ def outcomes(real: Real, named: dict[str, Kind], evidence: Sequence[str] = EVIDE
         for number, (name, kind) in enumerate(named.items()):
             folder = write(real, kind, Path(root) / f"kind_{number}")
             for what in evidence if name in BLIND else evidence[:1]:
-                found = look(real, folder, what)
+                found = look(real, kind, folder, what)
                 out += [Outcome(name, what, b, judge(kind, found.slots[i], b, real.layers), found.slots[i].sentence) for i, b in enumerate(kind.boundaries)]
     return out
 
 
-def matrix(found: Sequence[Outcome]) -> str:
-    """Kinds against evidence: right / not sure / wrong slots."""
-    names = list(dict.fromkeys(o.kind for o in found))
-    lines = [f"{'kind':36}" + "".join(f"{e:>26}" for e in EVIDENCE)]
-    for name in names:
-        cells = []
-        for what in EVIDENCE:
-            count = Counter(o.verdict for o in found if (o.kind, o.evidence) == (name, what))
-            cells.append(", ".join(f"{n} {v}" for v, n in count.items()))
-        lines.append(f"{name:36}" + "".join(f"{c:>26}" for c in cells))
-    return "\n".join(lines)
+def row(name: str, found: Sequence[Outcome]) -> str:
+    """A kind against the three sorts of evidence: how many slots were right, not sure, wrong."""
+    cells = []
+    for what in EVIDENCE:
+        count = Counter(o.verdict for o in found if (o.kind, o.evidence) == (name, what))
+        cells.append(", ".join(f"{count[v]} {v}" for v in ("right", "not sure", "WRONG") if count[v]) or "-")
+    return f"| {name} | " + " | ".join(cells) + " |"
 
 
 def sequences(bank_folder: Path, count: int, length: int) -> list[torch.Tensor]:
     """Token ids of the demo's bank."""
-    from eagle_forensics.evidence.states import read_states
-
     return [torch.tensor(s[:length]) for s in read_states(bank_folder).sequences[:count]]
 
 
 def main(wanted: Sequence[str]) -> int:
-    from eagle_forensics import demo
-
     demo.prepare(print)
     folder = demo.case_file("broken").parent
-    print(f"{'kind':36}" + "".join(f"{e:>26}" for e in EVIDENCE))
+    print(f"| kind | {' | '.join(EVIDENCE)} |\n|---|{'---|' * len(EVIDENCE)}")
     real = Real(folder / "target", sequences(folder / "bank", 3, 100))
-    named = {k: v for k, v in kinds(real).items() if not wanted or k in wanted}
     found = []
-    for name, kind in named.items():
-        found += outcomes(real, {name: kind})
-        print(matrix(found[-len(kind.boundaries) * (3 if name in BLIND else 1):]).splitlines()[1], flush=True)
+    for name, kind in kinds(real).items():
+        if not wanted or name in wanted:
+            found += outcomes(real, {name: kind})
+            print(row(name, found), flush=True)
+            real.forget()
+    for name, make in side_by_side.KINDS.items():
+        if not wanted or name in wanted:
+            found += make(real, name)
+            print(row(name, found), flush=True)
     for o in found:
         if o.verdict == "WRONG" or (o.verdict == "not sure" and o.evidence == "bank"):
             print(f"{o.verdict}: {o.kind}, {o.evidence}, b={o.boundary}: {o.sentence}")

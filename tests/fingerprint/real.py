@@ -70,6 +70,10 @@ class Real:
             self._quantised[bits, group] = self._rounded(bits, group)
         return self._quantised[bits, group]
 
+    def forget(self) -> None:
+        """Frees the states of quantised weights."""
+        self._quantised.clear()
+
     def _rounded(self, bits: int, group: int) -> list[Run]:
         model = self._load(torch.float32)
         for name, p in model.named_parameters():

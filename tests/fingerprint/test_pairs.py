@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from eagle_forensics.evidence.captures import read_capture
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Status
 from eagle_forensics.fingerprint.consistency import paths_finding, rows_finding
 from eagle_forensics.fingerprint.identify import identify
 from eagle_forensics.fingerprint.pairs import pair
 
+from .side_by_side import SGLANG_STATES, VLLM_STATES
 from .tiny import LAYERS, TinyBank, TinyTarget, samples, sequences
 
 IDS = sequences(4)
@@ -71,3 +73,11 @@ def test_a_few_unusable_rows_are_counted(value, status, fault):
     finding = rows_finding(identify(samples(planes, IDS), bank=TinyBank(TARGET, IDS), layers=LAYERS))
     assert (finding.status, finding.fault) == (status, fault)
     assert value is None or finding.observed == 12
+
+
+def test_two_real_servers_of_one_target_hold_the_same_states_where_they_were_given_the_same_boundaries():
+    """One prompt through SGLang 0.5.23 at boundaries 2, 15, 27 and vLLM 0.32.0 at 0, 2, 15, 27, 30, both in bfloat16 on a CPU."""
+    pairing = pair(read_capture(SGLANG_STATES), read_capture(VLLM_STATES))
+    assert pairing.same == (1, 2, 3) and pairing.n == 46
+    assert [round(e.value, 4) for e in pairing.estimates] == [0.0051, 0.0127, 0.0195]
+    assert paths_finding(pairing, "layers.capture-0-dump", "SGLang", "vLLM", graph=False).fault == "wiring.layer-offset", "vLLM returned two states more"
