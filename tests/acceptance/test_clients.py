@@ -75,6 +75,14 @@ def test_vllm_counts_by_its_counters_and_per_request():
     assert len(a.by_round) == a.acceptance.rounds and sum(a.by_round) == a.acceptance.rounds + 25 and set(a.by_round) == {1, 2, 3, 4}
 
 
+@pytest.mark.parametrize("engine, off", [("sglang", -1), ("vllm", 0)])
+def test_nothing_of_the_sampling_is_left_to_the_servers_defaults(engine, off):
+    with pretending(engine=engine, version="0.5.23" if engine == "sglang" else "0.32.0") as (url, p):
+        answer(url)
+    said = p.bodies[0]["sampling_params"] if engine == "sglang" else p.bodies[0]
+    assert {k: said[k] for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")} == {"temperature": 0.0, "top_p": 1.0, "top_k": off, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
 def test_an_error_inside_a_stream_of_vllm_is_the_status_it_names():
     with pretending(engine="vllm", version="0.32.0", fault="refused event") as (url, _):
         a = answer(url)

@@ -16,9 +16,15 @@ GROUPS = ("model_config", "device_config", "cache_config")
 """Groups of vLLM's `/server_info` in which the target's own arguments stand."""
 
 
+PLAIN = {"top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Asked for in so many words with every request: left out, vLLM takes what the target's generation_config.json says (0.32.0
+entrypoints/openai/completion/protocol.py:350) and SGLang its --preferred-sampling-params; two servers, and a prediction at a temperature, would then
+not be of the same thing. `top_k` too, which each engine switches off by a number of its own."""
+
+
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen."""
+    """How tokens are chosen: from the target's whole distribution at a temperature."""
 
     temperature: float = 0.0
     max_tokens: int = 128

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eagle_forensics.acceptance.clients import counters, simulation
 from eagle_forensics.acceptance.clients.records import (
+    PLAIN,
     Answer,
     Choice,
     Sampling,
@@ -67,7 +68,8 @@ class SglangClient:
 
     async def answer(self, prompt: str, domain: str, ids: tuple[int, ...], sampling: Sampling) -> Answer:
         constraint = {k: v for k in ("json_schema", "regex") if (v := getattr(sampling, k)) is not None}
-        body = {"input_ids": list(ids), "stream": True, "sampling_params": {"temperature": sampling.temperature, "max_new_tokens": sampling.max_tokens, **constraint}}
+        body = {"input_ids": list(ids), "stream": True, "sampling_params": {
+            **PLAIN, "top_k": -1, "temperature": sampling.temperature, "max_new_tokens": sampling.max_tokens, **constraint}}
         began = time.monotonic()
         first, last, seen = None, b"", []
         try:

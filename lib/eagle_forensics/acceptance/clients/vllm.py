@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eagle_forensics.acceptance.clients import counters, simulation
 from eagle_forensics.acceptance.clients.records import (
+    PLAIN,
     Answer,
     Choice,
     Sampling,
@@ -62,7 +63,7 @@ class VllmClient:
         began = time.monotonic()
         first, out, seen, text, finish, usage, spec = None, [], [], [], None, {}, None
         try:
-            body = {"model": await self._name(), "prompt": list(ids), "max_tokens": sampling.max_tokens, "temperature": sampling.temperature,
+            body = {"model": await self._name(), "prompt": list(ids), "max_tokens": sampling.max_tokens, "temperature": sampling.temperature, **PLAIN, "top_k": 0,
                     "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True, **_constrained(sampling)}
             async with aclosing(self.transport.events("/v1/completions", body)) as events:
                 async for event in events:
