@@ -83,7 +83,7 @@ def test_a_server_that_serves_other_steps_than_it_was_asked_for_does_not_count(t
 
 @pytest.mark.parametrize(("more", "text"), [
     ({"launch": ""}, "`launch` is empty"), ({"launch": "vllm serve t"}, "does not speculate"), ({"launch": f"SGLANG_SIMULATE_ACC_LEN=3 {LINE}"}, "simulates acceptance"),
-    ({"launch": LINE, "concurrency": (0,)}, "from 1 on"), ({"launch": LINE, "limit": 1}, "two or more")])
+    ({"launch": LINE, "concurrency": (0,)}, "from 1 on"), ({"launch": LINE, "temperature": ()}, "at least one of each"), ({"launch": LINE, "limit": 1}, "two or more")])
 def test_what_cannot_be_swept_is_said_before_anything_is_started(tmp_path, more, text):
     (tmp_path / "own.jsonl").write_text('{"input_ids": [1]}\n{"input_ids": [2]}\n')
     work = live_sweep.begin(CASE, tmp_path / "sweep", steps=(0, 1), prompts=tmp_path / "own.jsonl", **more)

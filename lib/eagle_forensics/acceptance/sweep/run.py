@@ -78,12 +78,12 @@ class SweepWork:
         return self.recommended or (self.sweep.best.steps if self.sweep else None)
 
 
-def begin(case: Case, folder: Path, *, launch: str = "", steps: Sequence[int] = (), prompts: str | Path = "", temperature: float = 0.0,
+def begin(case: Case, folder: Path, *, launch: str = "", steps: Sequence[int] = (), prompts: str | Path = "", temperature: Sequence[float] = (0.0,),
           concurrency: Sequence[int] = (1,), max_tokens: int = 128, warm_up: int = 2, limit: int = 0, seed: int = 0,
           patience: Patience | None = None, progress: Progress | None = None, start_s: float = serve.START_S) -> SweepWork:
     """Sweep the step counts `steps` (0: without speculation) with the server of `launch`; nothing where `steps` is empty.
 
-    All prompts are asked at every count. Answers, server logs and finished visits are written into `folder`; a second call with the same command,
+    All prompts are asked at every count, at the first temperature. Answers, server logs and finished visits are written into `folder`; a second call with the same command,
     prompts and settings goes on from there. What keeps the whole sweep from starting becomes the opening finding.
     """
     if not steps:
@@ -91,9 +91,9 @@ def begin(case: Case, folder: Path, *, launch: str = "", steps: Sequence[int] = 
     asked = tuple(dict.fromkeys(steps))
     try:
         command = _command(launch)
-        points = tuple(Settings(Sampling(temperature, max_tokens), c, warm_up if i == 0 else 0, None, seed) for i, c in enumerate(concurrency))
-        if not points or min(concurrency) < 1:
-            raise ValueError(f"concurrency {list(concurrency)}: expected at least one number from 1 on.")
+        if not temperature or not concurrency or temperature[0] < 0 or min(concurrency) < 1:
+            raise ValueError(f"temperature {list(temperature)} and concurrency {list(concurrency)}: expected at least one of each, temperatures from 0 and concurrencies from 1 on.")
+        points = tuple(Settings(Sampling(temperature[0], max_tokens), c, warm_up if i == 0 else 0, None, seed) for i, c in enumerate(concurrency))
         own = Path(prompts) if prompts else None
         work = workload.render(workload.read_prompts(own), case.target.path if case.target else None, name=own.name if own else "built-in")
         swept, fresh = halves(work.first(limit) if limit else work)
