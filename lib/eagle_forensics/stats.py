@@ -5,6 +5,7 @@ Tokens of one sequence are correlated, so every interval over tokens resamples *
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -176,17 +177,29 @@ def median_over_groups(groups: Sequence[np.ndarray], *, seed: int = 0) -> Estima
     value = float(np.median(values))
     if len(groups) < 2:
         return Estimate(value, -np.inf, np.inf, len(values), len(groups), "one sequence: no interval")
-    order = np.argsort(values, kind="stable")
-    owner = np.repeat(np.arange(len(groups)), [len(g) for g in groups])[order]
-    rng = np.random.default_rng(seed)
-    draws = np.empty(RESAMPLES)
-    for start in range(0, RESAMPLES, 100):
-        counts = rng.multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=min(100, RESAMPLES - start))
-        cumulative = np.cumsum(counts[:, owner], axis=1, dtype=np.int32)
-        middle = (cumulative >= (cumulative[:, -1:] + 1) // 2).argmax(axis=1)
-        draws[start:start + len(middle)] = values[order][middle]
+    counts = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=RESAMPLES)
+    draws = _weighted_medians(values, np.repeat(np.arange(len(groups)), [len(g) for g in groups]), counts)
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(value, float(low), float(high), len(values), len(groups), f"bootstrap over {len(groups)} sequences")
+
+
+def _weighted_medians(values: np.ndarray, owner: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Lower median of `values` for each row of `counts`, in which every value counts as often as its owner: first the block of sorted values, then the value."""
+    order = np.argsort(values, kind="stable")
+    owner, values, n, groups = owner[order], values[order], len(values), counts.shape[1]
+    size = math.isqrt(n - 1) + 1
+    blocks = -(-n // size)
+    held = np.bincount(np.arange(n) // size * groups + owner, minlength=blocks * groups).reshape(blocks, groups)
+    upto = np.cumsum(counts.astype(float) @ held.T, axis=1)
+    half = (upto[:, -1] + 1) // 2
+    block = (upto >= half[:, None]).argmax(axis=1)
+    before = np.where(block > 0, upto[np.arange(len(counts)), block - 1], 0)
+    out = np.empty(len(counts))
+    for b in np.unique(block):
+        mine, here = np.flatnonzero(block == b), slice(b * size, (b + 1) * size)
+        inner = before[mine, None] + np.cumsum(counts[mine][:, owner[here]], axis=1)
+        out[mine] = values[here][(inner >= half[mine, None]).argmax(axis=1)]
+    return out
 
 
 def paired_difference_t(first: Sequence[float], second: Sequence[float], denominators: Sequence[float], *, level: float = LEVEL) -> Estimate:
