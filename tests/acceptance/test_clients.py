@@ -1,6 +1,7 @@
 """The clients against a server that speaks each engine's HTTP, well and badly."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -169,6 +170,8 @@ def test_canonical_counts_and_their_other_definitions():
     rows = {r["figure"]: r["value"] for r in counters.as_defined(found, "sglang", "0.5.9", steps=3, completion_tokens=181)}
     assert rows["accept rate as sglang 0.5.9 prints it"] == pytest.approx(1.8 / 4) and rows["spec_accept_length"] == 1.81
     assert rows["share of drafts accepted"] == pytest.approx(80 / 300)
+    assert "counts whole" in counters.as_defined(found, "vllm", "0.32.0", steps=3)[0]["definition"]
+    assert "counts whole" not in counters.as_defined(replace(found, estimated=True), "sglang", "0.5.2", steps=3)[0]["definition"]
     rows = {r["figure"]: r["value"] for r in counters.as_defined(found, "sglang", "0.5.23", steps=3)}
     assert rows["accept rate as sglang 0.5.23 prints it"] == pytest.approx(0.8 / 3)
 

@@ -108,8 +108,10 @@ def as_defined(found: Acceptance, engine: str, version: str | None, *, steps: in
     """The same counts under every name that this engine prints, each with its own definition: rows {figure, value, definition}.
 
     `completion_tokens` adds SGLang's per-request accept length, which also counts the token of prefill.
+    Both engines count before they cut an answer (sglang 0.5.23 batch_result_processor.py:835, vllm v1/spec_decode/metrics.py); the offline walk ends
+    with the text, so it stays below by what was cut from the last rounds.
     """
-    whole = "; a last round counts whole where the answer ends within it" if engine == "vllm" else ""
+    whole = "" if found.estimated else "; a last round counts whole where the answer ends within it"
     rows = [{"figure": "accept length", "value": found.accept_length, "definition": f"1 + accepted drafts / verify steps{whole}"}]
     if found.proposed:
         rows.append({"figure": "share of drafts accepted", "value": found.accepted / found.proposed, "definition": "accepted drafts / proposed drafts"})
