@@ -1,6 +1,7 @@
 """Figures: the title states the answer, the alt text carries the figures."""
 
 import matplotlib
+import pandas as pd
 import pytest
 
 matplotlib.use("Agg")
@@ -9,7 +10,7 @@ from matplotlib import pyplot as plt
 from eagle_forensics.acceptance import cost, figures, prediction
 from eagle_forensics.acceptance.ceiling import ceilings
 from eagle_forensics.acceptance.runs import runs
-from tests.acceptance.tables import INCIDENT, PREDICTED, SWEEP, live
+from tests.acceptance.tables import INCIDENT, ONE_STEP, PREDICTED, SWEEP, live
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +27,7 @@ def swept(frame):
 @pytest.mark.parametrize(("made", "title"), [
     (lambda: figures.ceiling_plot(ceilings(runs(INCIDENT))), "With 1 step no drafter can win:\nbreak-even 2.54 is above the ceiling 2"),
     (lambda: figures.ceiling_plot(ceilings(runs(SWEEP))), "6 of 6 runs beat the baseline; none is impossible"),
+    (lambda: figures.ceiling_plot(ceilings(runs(pd.concat([SWEEP, ONE_STEP])))), "6 of 7 runs beat the baseline; at the steps of 1 no drafter could"),
     (lambda: figures.steps_plot(swept(SWEEP)), "4 draft steps serve best: 248 tokens/s"),
     (lambda: figures.steps_plot(swept(INCIDENT)), "No step count reaches the baseline of 90.0 tokens/s"),
     (lambda: figures.prediction_plot(prediction.match(runs(live(1.098))[0], PREDICTED)),

@@ -6,7 +6,7 @@ import pytest
 from eagle_forensics.acceptance import findings_cost as f
 from eagle_forensics.acceptance.runs import runs
 from eagle_forensics.finding import Status
-from tests.acceptance.tables import INCIDENT, SWEEP, interval
+from tests.acceptance.tables import INCIDENT, ONE_STEP, SWEEP, interval
 
 
 def test_the_incident_cannot_win_and_a_better_drafter_is_rejected_by_name():
@@ -40,11 +40,10 @@ def test_winning_passes():
 
 
 def test_a_step_count_that_cannot_win_accuses_nobody_where_another_one_wins():
-    slow = pd.DataFrame([{"label": "K = 1", "speculative": 1, "steps": 1, "topk": 1, "accept_length": 1.6, "tokens_per_second": 100.0}])
-    assert f.ceiling(runs(pd.concat([SWEEP.iloc[:1], slow]))).fault == "cost.cannot-win"
-    found = f.ceiling(runs(pd.concat([SWEEP, slow])))
+    assert f.ceiling(runs(pd.concat([SWEEP.iloc[:1], ONE_STEP]))).fault == "cost.cannot-win"
+    found = f.ceiling(runs(pd.concat([SWEEP, ONE_STEP])))
     assert found.status is Status.PASS and "Speculation wins" in found.statement
-    other = pd.concat([SWEEP.assign(temperature=0.0), slow.assign(temperature=1.0), SWEEP.iloc[:1].assign(temperature=1.0)])
+    other = pd.concat([SWEEP.assign(temperature=0.0), ONE_STEP.assign(temperature=1.0), SWEEP.iloc[:1].assign(temperature=1.0)])
     assert f.ceiling(runs(other)).fault == "cost.cannot-win", "a win at another temperature acquits nobody"
 
 

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eagle_forensics import stats
-from eagle_forensics.acceptance.ceiling import Ceiling, Outcome, impossible
+from eagle_forensics.acceptance.ceiling import (
+    Ceiling,
+    Outcome,
+    impossible,
+    pays_at_other_steps,
+)
 from eagle_forensics.acceptance.cost import Sweep
 from eagle_forensics.acceptance.prediction import TRAINED, Match
 from eagle_forensics.acceptance.runs import Run
@@ -66,7 +71,8 @@ def ceiling_plot(tests: Sequence[Ceiling]) -> tuple[Figure, str, str]:
         title = f"With {_steps(worst.run)} no drafter can win:\nbreak-even {worst.break_even.value:.2f} is above the ceiling {worst.ceiling}"
     else:
         wins = sum(c.outcome is Outcome.WINS for c in tests)
-        title = f"{wins} of {len(tests)} runs beat the baseline; none is impossible"
+        beyond = sum(c.outcome is Outcome.CANNOT_WIN and pays_at_other_steps(c, tests) for c in tests)
+        title = f"{wins} of {len(tests)} runs beat the baseline; {f'at the steps of {beyond} no drafter could' if beyond else 'none is impossible'}"
     ax.set_title(title)
     alt = title.replace("\n", " ") + ". " + " ".join(
         f"{c.run.label}, {_steps(c.run)}: measured {c.accept_length.value:.2f}, break-even {c.break_even.value:.2f}, ceiling {c.ceiling}."
