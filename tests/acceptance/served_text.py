@@ -1,4 +1,4 @@
-"""What the live tests of both engines share: serving the demo's pair, measuring it, and the offline walk of its drafter on the served text."""
+"""What the live tests of both engines share: serving the demo's pair, measuring it, and the product's offline walk of its drafter on the served text."""
 
 import asyncio
 import json
@@ -8,10 +8,13 @@ from dataclasses import replace
 from eagle_forensics.acceptance import findings_prediction
 from eagle_forensics.acceptance.clients.connect import connect
 from eagle_forensics.acceptance.clients.records import Sampling
+from eagle_forensics.acceptance.live import kept, serve
 from eagle_forensics.acceptance.live import measure as live
-from eagle_forensics.acceptance.live import serve
 from eagle_forensics.acceptance.live.frames import as_run
+from eagle_forensics.case import Case
 from eagle_forensics.demo.stage import DATA, sequences
+from eagle_forensics.drafter.served import study as served_study
+from eagle_forensics.evidence.answers import ServedAnswer
 from eagle_forensics.evidence.transport import Transport
 
 TOKENS, START_S = 32, 600
@@ -75,20 +78,34 @@ def texts(measurement, workload):
     return [(prompts[a.prompt], a.output_ids) for a in measurement.answers]
 
 
+def walk(measurement, workload, folder, target, drafter, *, trained, served):
+    """Notebook 04's walk on these answers, kept as a run keeps them: every wiring worth trying, under the rules' claim that `served` is fed."""
+    kept.start(folder, workload)
+    kept.answers(folder, "speculation", measurement.answers)
+    kept.served(folder, measurement)
+    case = Case.model_validate({"name": "served", "target": {"path": target}, "drafter": {"path": drafter}})
+    text = served_study.walk(case, folder, answers=folder, layers={"served": {"boundaries": {"eager": list(served)}}}, predicted={"trained_boundaries": list(trained)})
+    assert text.opening == () and text.exact and text.answers == len(workload.prompts), text.opening
+    return text
+
+
+def under(text, boundaries):
+    """The walk of these boundaries, under the checkpoint's own flags."""
+    from eagle_forensics.drafter.wirings.wiring import Wiring
+
+    return next(w for w in text.walked if w.wiring.same_feed(Wiring(tuple(f"b={b}" for b in boundaries))))
+
+
 def correctness(drafter, texts, boundaries, steps):
     """Of the drafter on (prompt ids, answer ids) under the states of these boundaries."""
-    import torch
-
-    from eagle_forensics.drafter.recorded import Recorded
+    from eagle_forensics.drafter.served.text import Known, recorded
     from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
     from eagle_forensics.evidence.states import target_states
 
     drafter, model = drafter
-    whole = [(*prompt, *answer) for prompt, answer in texts]
-    states = target_states(model, whole, boundaries, cache=False)
-    rows = [Recorded({f"b={b}": states.plane(i, b) for b in boundaries}, torch.tensor(text), torch.arange(len(text)) >= len(texts[i][0]), str(i))
-            for i, text in enumerate(whole)]
-    return evaluate(drafter, rows, Wiring(tuple(f"b={b}" for b in boundaries)), steps)
+    answers = [ServedAnswer(str(i), tuple(prompt), tuple(answer), 1) for i, (prompt, answer) in enumerate(texts)]
+    states = target_states(model, [(*a.prompt_ids, *a.output_ids) for a in answers], boundaries, cache=False)
+    return evaluate(drafter, recorded(answers, states, Known(None, None)), Wiring(tuple(f"b={b}" for b in boundaries)), steps)
 
 
 def predictions(drafter, measured, wirings, mistake):

@@ -11,6 +11,7 @@ import pytest
 from eagle_forensics.acceptance.live import paired, sanity, splits
 from eagle_forensics.demo import servers
 from eagle_forensics.demo.stage import DATA
+from eagle_forensics.drafter.served import study as served_study
 from eagle_forensics.finding import Status
 from tests.acceptance import served_text
 
@@ -33,17 +34,24 @@ def measured(demo_target, asked, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def offline(measured, asked, drafter):
-    """The walk on each served text under the boundaries that the server reads."""
-    return {name: served_text.correctness(drafter, served_text.texts(measured[0][name], asked), BOUNDARIES[name], STEPS[name]) for name in STEPS}
+def offline(measured, asked, demo_target, tmp_path_factory):
+    """Notebook 04's walk on each served text."""
+    return {name: served_text.walk(measured[0][name], asked, tmp_path_factory.mktemp(name), demo_target, DATA / "drafter",
+                                   trained=BOUNDARIES["right"], served=BOUNDARIES[name]) for name in STEPS}
 
 
 @pytest.mark.parametrize("name", list(STEPS))
 def test_verify_counts_equal_the_offline_walk_to_the_integer(measured, offline, name):
     served = [a.acceptance.rounds for a in measured[0][name].answers]
-    walked = [s.rounds(STEPS[name]).rounds for s in offline[name].sequences]
-    print(f"{name}: verify calls {sum(served)} served, {sum(walked)} walked; accept length {measured[0][name].accept_length.text()}")
-    assert walked == served
+    walked = served_text.under(offline[name], BOUNDARIES[name])
+    print(f"{name}: verify calls {sum(served)} served, {sum(walked.rounds)} walked; accept length {measured[0][name].accept_length.text()}")
+    assert list(walked.rounds) == list(walked.served) == served
+
+
+def test_the_walk_names_the_wiring_that_is_served(offline):
+    (right,), (wrong,) = (served_study.findings(offline[name]) for name in STEPS)
+    print(right.statement, wrong.statement, sep="\n")
+    assert right.status is Status.PASS and (wrong.status, wrong.fault) == (Status.FAIL, "wiring.layer-offset")
 
 
 @pytest.mark.parametrize("name", list(STEPS))

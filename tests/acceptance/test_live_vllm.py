@@ -17,6 +17,7 @@ from eagle_forensics.acceptance.live import findings as live_findings
 from eagle_forensics.acceptance.live import paired, sanity
 from eagle_forensics.demo import servers
 from eagle_forensics.demo.stage import DATA
+from eagle_forensics.drafter.served import study as served_study
 from eagle_forensics.finding import Status
 from tests.acceptance import served_text
 
@@ -80,6 +81,15 @@ def test_rounds_and_positions_equal_the_offline_walk_to_the_integer(measured, wa
     assert [a.acceptance.rounds for a in m.answers] == list(map(len, walked[name]))
     assert [a.acceptance.reached for a in m.answers] == list(map(reached, walked[name]))
     assert m.counted.reached == reached([n for rounds in walked[name] for n in rounds])
+
+
+@each
+def test_notebook_04_walks_the_served_text_to_the_same_counts(measured, asked, demo_target, tmp_path, name):
+    text = served_text.walk(measured[name], asked, tmp_path, demo_target, DATA / "drafter", trained=BOUNDARIES["right"], served=BOUNDARIES[name])
+    assert served_text.under(text, BOUNDARIES[name]).missed == 0
+    (said,) = served_study.findings(text)
+    print(said.statement)
+    assert said.status is Status.PASS if name == "right" else (said.status, said.fault) == (Status.FAIL, "wiring.layer-offset")
 
 
 @each
