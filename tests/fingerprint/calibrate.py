@@ -123,16 +123,16 @@ class Bench:
         alone = {name: [ask(name, [s]) for s in asked.ids] for name in (f"b={last - 1}", "b=L", "L+norm", "normed twice")}
         return {"unit": "share of tokens whose next token the head reads off the state in its best of three ways; margin to the next best way",
                 "all sequences together": {name: {"agreement": round(t.best, 3), "margin": round(t.margin.value, 3), "way": WAYS[int(np.argmax(t.agreement))]} for name, t in together.items()},
-                "one sequence alone": {name: {"sequences": len(held), "agreement": span((t.best for t in held), 3), "margin": span((t.margin.value for t in held), 3),
-                                              "decided": sum(t.state is not None for t in held)} for name, held in alone.items()}}
+                "one sequence alone": {name: {"sequences": len(held), "agreement": span((t.best for t in held), 3), "margin": span((t.margin.value for t in held), 3)}
+                                       for name, held in alone.items()}}
 
 
-def measured(folder: Path, ids: Sequence[torch.Tensor], served: Sample | None = None, say: Callable[[str], None] = lambda _: None) -> Figures:
+def measured(name: str, folder: Path, ids: Sequence[torch.Tensor], served: Sample | None = None, say: Callable[[str], None] = lambda _: None) -> Figures:
     """Everything that `calibration.json` stores under `measured`."""
     bench = Bench(folder, [s[:LENGTH] for s in ids[:PLANES]])
     real, made, states = bench.real, kinds(bench.real), bench.every
     inner = bench.inner
-    report: Figures = {"target": f"{real.target.path.name}: {real.target.model_type}, {real.layers} layers, hidden {real.target.hidden}, float32 reference states",
+    report: Figures = {"target": f"{name}, {real.layers} layers, hidden {real.target.hidden}, float32 reference states",
                        "tokens": f"planes: {PLANES} sequences, {sum(len(s) for s in real.ids)} tokens; head: {len(ids)} sequences, {sum(len(s) for s in ids)} tokens",
                        "command": "make calibrate", "unit": "[smallest, largest] over the boundaries of: per-token median relative error to the nearest state, second error over best, "
                        "|cosine| of the difference with a layer's increment, share of tokens that vote for the nearest, share of the difference that the increments around explain"}
@@ -142,8 +142,8 @@ def measured(folder: Path, ids: Sequence[torch.Tensor], served: Sample | None = 
         say(f"{group} | {name} | {figures}")
 
     right, noisy, damaged = "right planes", "right planes, too noisy to be sure", "damaged planes"
-    for name in ("stored as float16", "stored as float8, a scale a token", "computed in bfloat16", "int8 target, a scale a row"):
-        put(right, name, bench.planes(made[name].planes, states))
+    for kind in ("stored as float16", "stored as float8, a scale a token", "computed in bfloat16", "int8 target, a scale a row"):
+        put(right, kind, bench.planes(made[kind].planes, states))
     put(right, "stored as bfloat16", bench.planes(lambda r, i, b: r.state(i, b).bfloat16().float(), states))
     if served is not None:
         put(right, "served by vLLM 0.32.0 in bfloat16", _served(folder, served))
@@ -153,8 +153,8 @@ def measured(folder: Path, ids: Sequence[torch.Tensor], served: Sample | None = 
     put(damaged, "neighbouring boundary", {"error": span(m.second_error for m in match(bench.reference(lambda r, i, b: r.state(i, b), states)).matches)})
     for rank, ranks in ((0, 2), (1, 2), (1, 3), (0, 8), (3, 8), (7, 8)):
         put(damaged, f"partial sum, rank {rank} of {ranks}", bench.planes(lambda r, i, b, k=rank, n=ranks: r.partial(i, b, k, n), inner))
-    for name in ("before the MLP", "MLP reduced 8 times", "missing residual", "MLP output only"):
-        put(damaged, name, bench.planes(made[name].planes, inner))
+    for kind in ("before the MLP", "MLP reduced 8 times", "missing residual", "MLP output only"):
+        put(damaged, kind, bench.planes(made[kind].planes, inner))
     parts = "inside a layer, by the closure of its MLP"
     put(parts, "before the MLP", bench.parts(made["before the MLP"].planes, lambda b: midlayer.Inner(Boundary(b), "middle")))
     put(parts, "MLP output only", bench.parts(made["MLP output only"].planes, lambda b: midlayer.Inner(Boundary(b), "mlp")))
@@ -163,9 +163,9 @@ def measured(folder: Path, ids: Sequence[torch.Tensor], served: Sample | None = 
         put(parts, f"partial sum, rank {rank} of {ranks}", bench.parts(lambda r, i, b, k=rank, n=ranks: r.partial(i, b, k, n),
                                                                      lambda b, k=rank, n=ranks: midlayer.Inner(Boundary(b), "share", n, k), shared=ranks == 8))
     explained = f"damaged planes, explained by their form (boundaries {' '.join(map(str, FORMS))})"
-    for name in ("one token late", "inner planes normed", "double norm", "rotated", "missing residual"):
-        make = made[name].planes
-        put(explained, name, bench.forms(lambda r, i, b, m=make: m(r, i, b).bfloat16().float(), FORMS[:-1] if name == "inner planes normed" else FORMS[-1:] if name == "double norm" else FORMS))
+    for kind in ("one token late", "inner planes normed", "double norm", "rotated", "missing residual"):
+        make, at = made[kind].planes, {"inner planes normed": FORMS[:-1], "double norm": FORMS[-1:]}.get(kind, FORMS)
+        put(explained, kind, bench.forms(lambda r, i, b, m=make: m(r, i, b).bfloat16().float(), at))
     put(explained, "halved", bench.forms(lambda r, i, b: r.state(i, b).bfloat16().float() / 2, FORMS))
     put("sinks", "norm over the median, boundaries 1 to L", _sinks(real))
     report["head"] = bench.heads(ids)
@@ -187,14 +187,14 @@ def _sinks(real: Real) -> Figures:
 
 def main(argv: Sequence[str]) -> None:
     store, paths = "--store" in argv, [a for a in argv if a != "--store"]
-    served = None
+    served, model = None, Path(paths[0]).resolve().name if paths else "SmolLM2-135M-Instruct"
     if not paths:
         demo.prepare(print)
         folder = demo.case_file("broken").parent
         paths, served = [folder / "target", folder / "dump"], read_sample(find_dump(DATA / "vllm_server_states.safetensors"), 0)
     every = [s.input_ids for s in iter_samples(find_dump(paths[1])) if s.input_ids is not None and len(s.input_ids) >= LENGTH]
     ids = every[:: max(1, len(every) // HEADS)][:HEADS]
-    found = measured(Path(paths[0]), ids, served, lambda text: print(text, file=sys.stderr, flush=True))
+    found = measured(model, Path(paths[0]), ids, served, lambda text: print(text, file=sys.stderr, flush=True))
     if store:
         file = Path(calibration.__file__).with_name("calibration.json")
         held = json.loads(file.read_text(encoding="utf-8"))

@@ -17,6 +17,7 @@ from eagle_forensics.fingerprint.figures import (
     tests_frame,
 )
 from eagle_forensics.fingerprint.identify import identify
+from eagle_forensics.fingerprint.pictures import calibration_figure, decisions_figure
 
 from .tiny import LAYERS, TinyBank, TinyTarget, samples, sequences
 
@@ -65,3 +66,13 @@ def test_tables_carry_best_second_and_first_values(found):
     assert frame["state"].tolist()[2] == "slice of the hidden dimension"
     assert [text.split(":")[0] for text in frame["best"].tolist()[:2]] == ["b=1", "b=4"]
     assert {"x[0]", "x[4]", "median norm", "sinks"} <= set(first_values_frame(found).columns)
+
+
+def test_the_figures_of_the_calibration_show_where_the_slots_fall(found):
+    errors, decisions = calibration_figure(found), decisions_figure(found)
+    assert "2 of 2 slots lie where right planes were measured" in errors.alt
+    assert "int4 weights, groups of 64 0.01 to 0.06" in decisions.alt and "72% of the next tokens" in decisions.alt
+    for picture in (errors, decisions):
+        picture.figure.canvas.draw()
+        plt.close(picture.figure)
+    assert decisions_figure(identify(samples(lambda s: [TARGET.run(s)[0][1]], IDS))) is None

@@ -1,6 +1,7 @@
 """Thresholds of the fingerprint tests, with the measurements they come from (`calibration.json`).
 
-Measured on SmolLM2-135M-Instruct (30 layers, hidden 576), 12 sequences, 2,150 tokens, per-token medians over ordinary tokens.
+Measured by `make calibrate` on SmolLM2-135M-Instruct (30 layers, hidden 576) at every boundary, per-token medians over ordinary tokens; under
+`measured` each threshold names the measurements that it rests on.
 A threshold lies between what right planes showed and what wrong or damaged planes showed; where those come close the tests abstain.
 """
 

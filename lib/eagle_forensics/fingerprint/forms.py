@@ -42,6 +42,8 @@ class Form:
     n: int
     """Rows it was tried on."""
     holds: bool
+    share: float | None = None
+    """Of noise: share of the difference that the increments of the neighbouring layers explain."""
 
     @property
     def ratio(self) -> float:
@@ -260,4 +262,4 @@ def _noisy(x: torch.Tensor, patch: Patch, at: np.ndarray, found: SlotMatch) -> l
     holds = (tried and found.error.value <= THRESHOLDS["noise_error"] and found.ratio >= THRESHOLDS["noise_ratio"] and found.votes >= THRESHOLDS["noise_votes"]
              and share <= THRESHOLDS["noise_share"])
     return [Form(State.NOISY, found.best, f"the neighbouring layers explain {share:.0%} of the difference", found.error.value, found.second_error,
-                 str(found.second), found.error.n, holds)]
+                 str(found.second), found.error.n, holds, share)]

@@ -55,6 +55,52 @@ def calibration_figure(found: Identification | None) -> Picture | None:
     return Picture(fig, alt, caption)
 
 
+def decisions_figure(found: Identification | None) -> Picture | None:
+    """What the other thresholds rest on: undirected noise, parts of a layer, what the head reads; with the slots where it was asked. None without a bank or head."""
+    if found is None or not (found.table or any(s.teacher for s in found.slots)):
+        return None
+    import matplotlib.pyplot as plt
+
+    show.theme()
+    held, (noisy, parts) = measured()["measured"], ("right planes, too noisy to be sure", "inside a layer, by the closure of its MLP")
+    fig, axes = plt.subplots(1, 3, figsize=(12.5, 3.9), layout="constrained", width_ratios=[1, 1, 0.9])
+    shares = [(name, group, row["share"]) for group in (noisy, "damaged planes") for name, row in held[group].items() if "share" in row]
+    closures = [(name, "right planes", row["closure, 90 % of tokens"]) for name, row in held[parts].items()]
+    closures += [("nearest other part", "damaged planes", [min(r["nearest closure of another part"][0] for r in held[parts].values()), max(r["nearest closure of another part"][1] for r in held[parts].values())])]
+    asked = [f for s in found.slots if (f := s.form)]
+    _ranges(axes[0], shares, THRESHOLDS["noise_share"], [f.share for f in asked if f.share is not None], "share of the difference that\nneighbouring layers explain")
+    _ranges(axes[1], closures, THRESHOLDS["increment_error"], [f.error for f in asked if str(f.state) in INNER], "MLP(m) - (h - m), relative")
+    head = held["head"]["all sequences together"]
+    inner = [(int(name[2:]), row["agreement"]) for name, row in head.items() if name.startswith("b=") and name != "b=L"]
+    axes[2].plot(*zip(*inner, strict=True), color=show.GREY, lw=1.8)
+    axes[2].plot(inner[-1][0], head["b=L"]["agreement"], "o", color=show.BLUE, ms=7, label="last state")
+    for s in found.slots:
+        if s.teacher:
+            axes[2].axhline(s.teacher.best, color=show.RED, lw=1, alpha=0.7)
+    axes[2].axhline(THRESHOLDS["teacher_agreement"], color="#111827", lw=1.2, ls="--")
+    axes[2].set(ylim=(0, 1), xlabel="boundary", ylabel="next tokens that the head reads")
+    axes[2].legend(frameon=False, loc="upper left")
+    for ax, title in zip(axes, ("Noise has no direction", "A part of a layer closes its MLP", "The head reads the last state best"), strict=True):
+        ax.set_title(title, fontsize=10.5)
+    spans = {name: f"{low:.2f} to {high:.2f}" for name, _, (low, high) in shares}
+    alt = (f"Measured on {held['target'].split(',')[0]}. Share of the difference along neighbouring layers: " + ", ".join(f"{name} {text}" for name, text in spans.items())
+           + f". The head reads {head['b=L']['agreement']:.0%} of the next tokens off the last state, {inner[-2][1]:.0%} off the one before.")
+    caption = ("Dashed: the thresholds. Bars: smallest to largest over all layers of the calibration model (orange: whole states under int4 weights; blue: the right explanation; grey: damaged "
+               "planes and wrong explanations; where the search for a rank's share ends elsewhere its closure is large and it is not accepted). Red: slots of this dump that had to be asked; most need none of these tests.")
+    return Picture(fig, alt, caption)
+
+
+def _ranges(ax, rows: list[tuple[str, str, list[float]]], limit: float, observed: list[float], label: str) -> None:
+    for place, (_, group, (low, high)) in enumerate(rows):
+        ax.plot([low, high], [place, place], lw=6, marker="s", ms=4, color=GROUPS[group], solid_capstyle="butt", alpha=0.75)
+    ax.plot(observed, [-1] * len(observed), "D", color=show.RED, ms=6)
+    ax.axvline(limit, color="#111827", lw=1.2, ls="--")
+    ax.set(xlim=(-0.02, 1.1), ylim=(len(rows) - 0.4, -1.6), xlabel=label)
+    ax.set_yticks([-1, *range(len(rows))], ["these slots" if observed else "(no slot asked)", *(name for name, _, _ in rows)], fontsize=8)
+
+
+INNER = ("half a layer early", "one rank's partial sum", "reduced more than once", "without the residual")
+
 GROUPS = {"right planes": show.BLUE, "right planes, too noisy to be sure": show.ORANGE, "damaged planes": show.GREY}
 
 
@@ -95,21 +141,24 @@ def ranks_figure(work: Work) -> Picture | None:
 
     show.theme()
     results = [(kind, r) for kind, found in groups for r in found]
-    fig, ax = plt.subplots(figsize=(8.5, 0.5 * len(results) + 1.6), layout="constrained")
+    fig, ax = plt.subplots(figsize=(9.5, 0.62 * len(results) + 1.4), layout="constrained")
     for place, (_, r) in enumerate(results):
-        sound = r.agreement is Agreement.EQUAL
-        ax.barh(place, max(r.spread, SMALLEST) if r.spread == r.spread else 1, left=SMALLEST * 0.5, color=show.BLUE if sound else show.RED, height=0.55)
-        ax.annotate(f"{r.agreement}" + (f", together {r.boundary}" if r.boundary else ""), (SMALLEST, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9,
-                    color="#111827", bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1})
-    ax.axvline(THRESHOLDS["clean_error"], color="#111827", lw=1.2, ls="--")
-    ax.set(xscale="log", xlim=(SMALLEST * 0.6, 3), xlabel="largest relative difference between a rank and rank 0, median over tokens (other widths: 1)")
-    ax.set_yticks(range(len(results)), [f"{kind}, slot {r.slot}" for kind, r in results])
-    ax.invert_yaxis()
+        colour, known = show.BLUE if r.agreement is Agreement.EQUAL else show.RED, r.spread == r.spread
+        value = max(r.spread, SMALLEST) if known else 1
+        ax.plot([SMALLEST * 0.7, value], [place, place], color=colour, lw=2.2, alpha=0.6)
+        ax.plot(value, place, "o", ms=8, color=colour, mfc=colour if known else "white")
+    limit = THRESHOLDS["clean_error"]
+    ax.axvline(limit, color="#111827", lw=1.2, ls="--")
+    ax.annotate(f"rounding: below {limit}", (limit, -0.55), xytext=(-4, 0), textcoords="offset points", ha="right", va="center", fontsize=9)
+    ax.set(xscale="log", xlim=(SMALLEST * 0.7, max([4, *(2 * r.spread for _, r in results if r.spread == r.spread)])), ylim=(len(results) - 0.5, -0.8),
+           xlabel="largest relative difference between a rank and rank 0, median over tokens (open: other widths)")
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.set_yticks(range(len(results)), [f"{kind}, slot {r.slot}:\n{r.agreement}" + (f", {r.boundary}" if r.boundary else "") for kind, r in results], fontsize=9)
     odd = sum(r.agreement is not Agreement.EQUAL for _, r in results)
     title = f"The ranks disagree in {odd} of {len(results)} slots" if odd else f"All ranks hold the same {len(results)} slots"
     ax.set_title(title)
     return Picture(fig, f"{title}: " + "; ".join(f"{kind} slot {r.slot}: {r.text}" for kind, r in results) + ".",
-                   "Every rank feeds its own copy of the drafter, so all must hold the same rows; the dashed line is the limit of rounding.")
+                   "Every rank feeds its own copy of the drafter, so all must hold the same rows; the dashed line is the limit of rounding. Equal copies are drawn at the left edge.")
 
 
 def _compared(work: Work) -> list[tuple[str, tuple[RankResult, ...]]]:
