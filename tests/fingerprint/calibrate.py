@@ -89,8 +89,8 @@ class Bench:
         together = torch.cat(xs)
         for b in self.inner:
             after = reference.at(Boundary(b))[at]
-            for tried in midlayer.simple(Boundary(b)):
-                errors = np.median(tried.errors(together, after.repeat(len(xs), 1), self.mlps[b]).reshape(len(xs), -1), axis=1)
+            for tried, closures in midlayer.simple_errors(Boundary(b), together, after.repeat(len(xs), 1), self.mlps[b]):
+                errors = np.median(closures.reshape(len(xs), -1), axis=1)
                 own = np.array([right is not None and tried == right(slot) for slot in boundaries])
                 best = np.where(own, best, np.minimum(best, errors))
             for slot, x in zip(boundaries, xs, strict=True):

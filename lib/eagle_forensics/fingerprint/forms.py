@@ -6,7 +6,7 @@ them several times worse. It is tried only on a slot that no undamaged state exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from eagle_forensics.fingerprint.calibration import THRESHOLDS
 from eagle_forensics.fingerprint.hypotheses import State
 from eagle_forensics.fingerprint.match import SlotMatch
 from eagle_forensics.fingerprint.noise import increment_share
-from eagle_forensics.fingerprint.parts import GatedMlp
 from eagle_forensics.fingerprint.rows import Reference, Weights
 
 MAX_ROWS = 512
@@ -223,20 +222,16 @@ def _inside(x: torch.Tensor, patch: Patch, at: np.ndarray, found: SlotMatch) -> 
     every = [b for b in patch.states if b.index and not b.normed]
     first = patch.weights.mlp(0)
     wide = first is None or 12 * first.gate.numel() * len(every) > midlayer.ALL_LAYERS_BYTES
-    rows, screened = at[: midlayer.SCREEN], []
-
-    def screen(boundary: Boundary, tried: Iterable[midlayer.Inner], mlp: GatedMlp) -> None:
-        for inner in tried:
-            if (errors := inner.errors(x[rows], patch.states[boundary][rows], mlp)) is not None:
-                screened.append((float(np.median(errors)), inner))
-
+    rows = at[: midlayer.SCREEN]
+    screened: list[tuple[float, midlayer.Inner]] = []
     for boundary in every:
         if (not wide or boundary.index in near) and (mlp := patch.weights.mlp(boundary.index - 1)) is not None:
-            screen(boundary, midlayer.simple(boundary), mlp)
+            screened += [(float(np.median(errors)), inner) for inner, errors in midlayer.simple_errors(boundary, x[rows], patch.states[boundary][rows], mlp)]
     if min((error for error, _ in screened), default=np.inf) > THRESHOLDS["increment_error"]:
         for boundary in every:
             if boundary.index in near and (mlp := patch.weights.mlp(boundary.index - 1)) is not None:
-                screen(boundary, midlayer.shares(boundary, mlp), mlp)
+                tried = ((inner, inner.errors(x[rows], patch.states[boundary][rows], mlp)) for inner in midlayer.shares(boundary, mlp))
+                screened += [(float(np.median(errors)), inner) for inner, errors in tried if errors is not None]
     if len(screened) < 2:
         return []
     (_, best), (second, other) = sorted(screened, key=lambda f: f[0])[:2]

@@ -47,10 +47,11 @@ class Inner:
 
     def errors(self, x: torch.Tensor, after: torch.Tensor, mlp: GatedMlp) -> np.ndarray | None:
         """Closure per token for rows `x` `[N, H]` and the states `after` the layer; None where no m can be found."""
-        if self.kind == "share":
-            return _share(x, after, mlp, self.rank, self.ranks)
-        middle = x if self.kind == "middle" else after - x if self.kind == "mlp" else (x - self.ranks * after) / (1 - self.ranks)
-        return closure(middle, after, mlp)
+        return _share(x, after, mlp, self.rank, self.ranks) if self.kind == "share" else closure(self.middle(x, after), after, mlp)
+
+    def middle(self, x: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        """m under this explanation, where it follows in one step."""
+        return x if self.kind == "middle" else after - x if self.kind == "mlp" else (x - self.ranks * after) / (1 - self.ranks)
 
 
 def simple(boundary: Boundary) -> Iterator[Inner]:
@@ -58,6 +59,13 @@ def simple(boundary: Boundary) -> Iterator[Inner]:
     yield Inner(boundary, "middle")
     yield Inner(boundary, "mlp")
     yield from (Inner(boundary, "reduced", ranks) for ranks in RANKS)
+
+
+def simple_errors(boundary: Boundary, x: torch.Tensor, after: torch.Tensor, mlp: GatedMlp) -> Iterator[tuple[Inner, np.ndarray]]:
+    """Every simple form with its closure per token; the MLP's weights are read once for all."""
+    tried = list(simple(boundary))
+    errors = closure(torch.cat([inner.middle(x, after) for inner in tried]), after.repeat(len(tried), 1), mlp)
+    yield from zip(tried, errors.reshape(len(tried), -1), strict=True)
 
 
 def shares(boundary: Boundary, mlp: GatedMlp) -> Iterator[Inner]:
