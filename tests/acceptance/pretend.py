@@ -29,6 +29,10 @@ class Pretend:
     tokens: tuple | None = None
     env: dict | None = None
     per_request: bool = False
+    meta: dict = field(default_factory=dict)
+    """Fields of SGLang's meta_info, whatever they should be."""
+    last: dict = field(default_factory=dict)
+    """Fields of the last event."""
     asked: list = field(default_factory=list)
     bodies: list = field(default_factory=list)
     """Requests for an answer."""
@@ -181,7 +185,7 @@ class Handler(BaseHTTPRequestHandler):
         if body.get("return_logprob"):
             meta["output_top_logprobs"] = [[[-0.5, 11, None], [-0.51, 12, None]]]
         first = {"text": "a", "output_ids": out[:1], "meta_info": {**meta, "finish_reason": None}}
-        return [first, {"text": p.text or "a text", "output_ids": out, "meta_info": meta}]
+        return [first, {"text": p.text or "a text", "output_ids": out, "meta_info": {**meta, **p.meta}, **p.last}]
 
     def vllm(self, ids, out, histogram):
         p = self.p
@@ -195,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
             return [{"error": {"message": "Token id 99 is out of vocabulary", "type": "BadRequestError", "param": None, "code": 400}}]
         half = len(out) // 2
         return [{"choices": [{"text": "a", "token_ids": out[:half], "finish_reason": None}]},
-                {"choices": [{"text": "b", "token_ids": out[half:], "finish_reason": "length"}]}, final]
+                {"choices": [{"text": "b", "token_ids": out[half:], "finish_reason": "length", **p.last}]}, {**final, **p.meta}]
 
 
 class Listening(ThreadingHTTPServer):

@@ -98,7 +98,7 @@ def test_the_study_asks_both_ways_and_at_every_length(tmp_path):
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     with pretending() as (url, p):
         case = Case.model_validate({"name": "x", "serving": {"url": url}})
-        work = live_study.begin(case, tmp_path / "live", prompts=tmp_path / "prompts.jsonl", max_tokens=20, warm_up=0, half_width=0, structured=True, prompt_lengths=[8, 16], progress=None)
+        work = live_study.begin(case, tmp_path / "live", prompts=tmp_path / "prompts.jsonl", max_tokens=40, warm_up=0, half_width=0, structured=True, prompt_lengths=[8, 16], progress=None)
     assert [len(m.answers) for m in (work.aside.free, work.aside.constrained, *work.aside.lengths)] == [10, 10, 8, 8]
     constrained = ["json_schema" in b["sampling_params"] for b in p.bodies]
     assert constrained[:10] == [True] * 10 and constrained[10:20] == [False] * 10 and constrained[20:30] == [True] * 10

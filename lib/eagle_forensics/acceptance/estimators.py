@@ -68,7 +68,7 @@ def accept_length_of_requests(accepted: Sequence[float], rounds: Sequence[float]
 
 def conditional_of(survival: Sequence[float]) -> tuple[float | None, ...]:
     """Conditional acceptance per position from survival; None at positions that no round reached."""
-    before = (1.0, *survival[:-1])
+    before = (1.0, *survival)[:len(survival)]
     return tuple(s / b if b > 0 else None for s, b in zip(survival, before, strict=True))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any
 
 from eagle_forensics import stats
@@ -70,6 +70,11 @@ class Acceptance:
         return None
 
 
+def count(value: Any) -> int | None:
+    """A count as a server may say it: a whole number from 0 on that a float still holds; None for anything else."""
+    return value if type(value) is int and 0 <= value <= 2**53 else None
+
+
 def total(parts: Iterable[Acceptance]) -> Acceptance | None:
     """Counts added up; `proposed` and `reached` only if every part has them. None without a part."""
     parts = list(parts)
@@ -88,7 +93,7 @@ def accept_length(parts: Sequence[Acceptance], *, seed: int = 0) -> stats.Estima
 
 def reached_of(histogram: Sequence[int]) -> tuple[int, ...]:
     """Rounds that accepted at least 1, 2, ... drafts, from rounds that accepted exactly 0, 1, 2, ..."""
-    return tuple(sum(histogram[i:]) for i in range(1, len(histogram)))
+    return tuple(reversed(tuple(accumulate(reversed(histogram[1:])))))
 
 
 def difference(before: Acceptance, after: Acceptance) -> Acceptance:
@@ -145,17 +150,21 @@ def from_fields(meta: Mapping[str, Any], names: Mapping[str, Sequence[str]], sou
         return next((meta[n] for n in names[key] if meta.get(n) is not None), None)
 
     rounds, accepted, proposed, histogram = first("rounds"), first("accepted"), first("proposed"), first("histogram")
-    if not isinstance(rounds, int) or rounds < 1:
+    if rounds is None or rounds == 0:
         return None
+    if any(count(n) is None for n in (rounds, *(n for n in (accepted, proposed) if n is not None), *(histogram or ()))):
+        raise ValueError("a count that is no whole number from 0 on")
+    tokens = count(meta.get("completion_tokens"))
+    if tokens and rounds > tokens + 1:  # each yields a token; one may run ahead of the end
+        raise ValueError(f"{rounds} verify rounds for {tokens} tokens")
     estimated = accepted is None
     if histogram and sum(histogram) == rounds and estimated:
         accepted, estimated = sum(k * n for k, n in enumerate(histogram)), False
     if estimated:
-        tokens = meta.get("completion_tokens")
-        if not isinstance(tokens, int):
+        if tokens is None:
             return None
         accepted = max(tokens - 1 - rounds, 0)
-    found = Acceptance(rounds, int(accepted), proposed, reached_of(histogram) if histogram else None, source, estimated)
+    found = Acceptance(rounds, accepted, proposed, reached_of(histogram) if histogram else None, source, estimated)
     if wrong := found.contradiction:
         raise ValueError(wrong)
     return found

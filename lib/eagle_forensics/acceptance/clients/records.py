@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
-from eagle_forensics.acceptance.clients.counters import Acceptance
+from eagle_forensics.acceptance.clients.counters import Acceptance, count
 from eagle_forensics.evidence.environment import redacted
+from eagle_forensics.evidence.transport import Failure
 
 GROUPS = ("model_config", "device_config", "cache_config")
 """Groups of vLLM's `/server_info` in which the target's own arguments stand."""
-
+DEEPEST = 12
+"""Levels of nested arguments; vLLM's have six."""
 
 PLAIN = {"top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Asked for in so many words with every request: left out, vLLM takes what the target's generation_config.json says (0.32.0
@@ -56,6 +58,12 @@ class Server:
         """An effective argument by its name; vLLM keeps them in groups. None if it is not given."""
         groups = (self.arguments, *(g for n in GROUPS if isinstance(g := self.arguments.get(n), Mapping)))
         return next((g[name] for g in groups if g.get(name) is not None), None)
+
+    @property
+    def most_accepted(self) -> int | None:
+        """Drafts that a round can accept at most; None if the server does not say, or changes its steps by itself."""
+        known = [n for n in (self.steps, self.draft_tokens) if n is not None]
+        return None if not known or self.argument("speculative_adaptive") else max(known)
 
     @property
     def dtype(self) -> str | None:
@@ -146,17 +154,38 @@ def rounds_in_order(seen: Sequence[int], acceptance: Acceptance | None) -> tuple
 
 
 def shown_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments without secrets: values of secret names and passwords in URLs are blanked, nested ones too."""
-    def shown(name: str, value: Any) -> Any:
+    """Arguments without secrets: values of secret names and passwords in URLs are blanked, nested ones too; what is nested deeper than any is left out."""
+    def shown(name: str, value: Any, depth: int) -> Any:
+        if isinstance(value, Mapping | list | tuple) and depth > DEEPEST:
+            return "..."
         if isinstance(value, Mapping):
-            return {k: shown(str(k), v) for k, v in value.items()}
+            return {k: shown(str(k), v, depth + 1) for k, v in value.items()}
         if isinstance(value, list | tuple):
-            return [shown(name, v) for v in value]
+            return [shown(name, v, depth + 1) for v in value]
         return redacted(name, value, setting=True) if isinstance(value, str) else value
 
-    return {str(k): shown(str(k), v) for k, v in arguments.items()}
+    return {str(k): shown(str(k), v, 0) for k, v in arguments.items()}
+
+
+def words(value: Any, most: int = 4_000_000) -> str | None:
+    """A text as a server may say it, cut at `most` characters, without the half characters that JSON allows and no file takes; None for anything else."""
+    return value[:most].encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def token_ids(value: Any, sampling: Sampling) -> tuple[int, ...] | None:
+    """The token ids of an answer; None where they are none. Failure for far more of them than were asked for."""
+    if not isinstance(value, list):
+        return None
+    within(len(value), sampling)
+    return tuple(value) if value and all(count(t) is not None for t in value) else None
 
 
 def digest(value: Any) -> str:
     """Short hash of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def within(tokens: int, sampling: Sampling) -> None:
+    """Failure for far more tokens than were asked for: a stream of them need not end."""
+    if tokens > 2 * sampling.max_tokens + 64:
+        raise Failure("malformed", f"{tokens} tokens came where at most {sampling.max_tokens} were asked for")

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from prometheus_client.parser import text_string_to_metric_families
 
 from eagle_forensics.acceptance.clients import counters, simulation
+from eagle_forensics.acceptance.clients.counters import count
 from eagle_forensics.acceptance.clients.records import (
     PLAIN,
     Answer,
@@ -25,6 +26,9 @@ from eagle_forensics.acceptance.clients.records import (
     digest,
     rounds_in_order,
     shown_arguments,
+    token_ids,
+    within,
+    words,
 )
 from eagle_forensics.evidence.transport import Failure, Transport
 
@@ -58,13 +62,13 @@ class SglangClient:
         state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
         env = state.get("env_vars")
         arguments = shown_arguments({k: v for k, v in said.items() if k not in LIVE_STATE})
-        algorithm, interval = said.get("speculative_algorithm"), said.get("decode_log_interval")
+        algorithm, interval = words(said.get("speculative_algorithm"), 60), said.get("decode_log_interval")
         notes = []
         if algorithm and isinstance(interval, int) and interval > 1:
             notes.append(f"avg_spec_accept_length and the gauges follow only every {interval} decode steps (--decode-log-interval); counts per request are exact")
         return Server(
-            self.url, self.engine, said.get("version"), arguments, algorithm is not None, said.get("speculative_num_steps"), said.get("speculative_eagle_topk"),
-            said.get("speculative_num_draft_tokens"), digest([said.get("startup_time"), said.get("random_seed"), arguments]), simulation.by_environment(env if isinstance(env, dict) else {}), tuple(notes))
+            self.url, self.engine, words(said.get("version"), 60), arguments, algorithm not in (None, "", "NONE"), count(said.get("speculative_num_steps")),
+            count(said.get("speculative_eagle_topk")), count(said.get("speculative_num_draft_tokens")), digest([said.get("startup_time"), said.get("random_seed"), arguments]), simulation.by_environment(env if isinstance(env, dict) else {}), tuple(notes))
 
     async def answer(self, prompt: str, domain: str, ids: tuple[int, ...], sampling: Sampling) -> Answer:
         constraint = {k: v for k in ("json_schema", "regex") if (v := getattr(sampling, k)) is not None}
@@ -77,8 +81,9 @@ class SglangClient:
                 async for event in events:
                     if first is None:
                         first = time.monotonic() - began
-                    if (count := COMPLETED.search(event)) and count[1] != b"0":
-                        seen.append(int(count[1]))
+                    if (done := COMPLETED.search(event)) and done[1] != b"0":
+                        seen.append(int(done[1]))
+                        within(len(seen), sampling)
                     last = event
             seconds = time.monotonic() - began
             final = json.loads(last or b"{}")
@@ -88,9 +93,10 @@ class SglangClient:
                 raise Failure("malformed", f"/generate: {said}"[:200])
             if not meta.get("finish_reason"):
                 raise Failure("down", "/generate: the stream ended before the answer was finished")
+            out = token_ids(final.get("output_ids"), sampling)
         except Failure as failure:
-            return Answer(prompt, domain, started_s=began, seconds=time.monotonic() - began, error=str(failure), kind=failure.kind)
-        except ValueError:
+            return Answer(prompt, domain, started_s=began, seconds=time.monotonic() - began, error=words(str(failure)), kind=failure.kind)
+        except (ValueError, RecursionError):
             return Answer(prompt, domain, started_s=began, seconds=time.monotonic() - began, error="/generate: its last event is not JSON", kind="malformed")
         notes: tuple[str, ...] = ()
         try:
@@ -98,9 +104,8 @@ class SglangClient:
         except (ValueError, TypeError) as error:
             acceptance, notes = None, (f"its counters contradict each other: {error}",)
         reason = meta["finish_reason"]
-        out = final.get("output_ids")
-        return Answer(prompt, domain, meta.get("prompt_tokens"), tuple(out) if isinstance(out, list) else None, str(final.get("text", "")),
-                      meta.get("completion_tokens"), meta.get("cached_tokens"), reason.get("type") if isinstance(reason, dict) else str(reason),
+        return Answer(prompt, domain, count(meta.get("prompt_tokens")), out, words(final.get("text")) or "", count(meta.get("completion_tokens")),
+                      count(meta.get("cached_tokens")), words(reason.get("type") if isinstance(reason, dict) else reason, 60),
                       acceptance, rounds_in_order(seen, acceptance), began, first, seconds, notes=notes)
 
     async def counters(self) -> counters.Acceptance | None:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from prometheus_client.parser import text_string_to_metric_families
 
 from eagle_forensics.acceptance.clients import counters, simulation
+from eagle_forensics.acceptance.clients.counters import count
 from eagle_forensics.acceptance.clients.records import (
     PLAIN,
     Answer,
@@ -25,12 +26,16 @@ from eagle_forensics.acceptance.clients.records import (
     digest,
     rounds_in_order,
     shown_arguments,
+    token_ids,
+    within,
+    words,
 )
 from eagle_forensics.evidence.transport import Failure, Transport
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "rounds": ("num_spec_steps",), "accepted": ("num_accepted_draft_tokens",), "proposed": ("num_draft_tokens",), "histogram": ("acceptance_histogram",)}
-COUNTERS = "vllm:spec_decode_num_"
+COUNTERS, STARTED = "vllm:spec_decode_num_", "process_start_time_seconds"
+"""What is read of /metrics; other lines are not even parsed."""
 
 
 class VllmClient:
@@ -47,16 +52,17 @@ class VllmClient:
         return isinstance(said.get("version"), str)
 
     async def server(self) -> Server:
-        version = (await self.transport.json("GET", "/version")).get("version")
+        said = await self.transport.json("GET", "/version")
+        version = said.get("version") if isinstance(said, Mapping) else None
         samples = await self._samples()
         arguments, notes = await self._arguments()
         speculation = arguments.get("speculative_config")
         spec = speculation if isinstance(speculation, Mapping) else {}
         positions = {s.labels.get("position") for s in samples if s.name == f"{COUNTERS}accepted_tokens_per_pos_total"}
         speculative = bool(spec) or any(s.name == f"{COUNTERS}drafts_total" for s in samples)
-        steps = spec.get("num_speculative_tokens") or (len(positions) or None)
-        started = [s.value for s in samples if s.name == "process_start_time_seconds"]
-        return Server(self.url, self.engine, version, arguments, speculative, steps, 1 if speculative else None, steps,
+        steps = count(spec.get("num_speculative_tokens")) or (len(positions) or None)
+        started = [s.value for s in samples if s.name == STARTED]
+        return Server(self.url, self.engine, words(version, 60), arguments, speculative, steps, 1 if speculative else None, steps,
                       digest([started, version, arguments, sorted(map(str, positions))]), simulation.by_config(spec), notes)
 
     async def answer(self, prompt: str, domain: str, ids: tuple[int, ...], sampling: Sampling) -> Answer:
@@ -76,27 +82,29 @@ class VllmClient:
                         if tokens := choice.get("token_ids"):
                             out += tokens
                             seen.append(len(out))
-                        text.append(choice.get("text") or "")
-                        finish = choice.get("finish_reason") or finish
+                            within(len(out), sampling)
+                        text.append(words(choice.get("text")) or "")
+                        finish = words(choice.get("finish_reason"), 60) or finish
                     usage = piece.get("usage") or usage
                     spec = (piece.get("metrics") or {}).get("speculative_decoding") or spec
             seconds = time.monotonic() - began
             if finish is None:
                 raise Failure("down", "/v1/completions: the stream ended before the answer was finished")
+            cached = count((usage.get("prompt_tokens_details") or {}).get("cached_tokens"))
+            in_order = _in_order(spec)
         except Failure as failure:
-            return Answer(prompt, domain, started_s=began, seconds=time.monotonic() - began, error=str(failure), kind=failure.kind)
-        except (ValueError, AttributeError, TypeError):
+            return Answer(prompt, domain, started_s=began, seconds=time.monotonic() - began, error=words(str(failure)), kind=failure.kind)
+        except (ValueError, AttributeError, TypeError, RecursionError):
             return Answer(prompt, domain, started_s=began, seconds=time.monotonic() - began, error="/v1/completions: an event is not what vLLM sends",
                           kind="malformed")
-        tokens = usage.get("completion_tokens")
+        tokens, ids = count(usage.get("completion_tokens")), token_ids(out, sampling)
         notes: tuple[str, ...] = ()
         try:
             acceptance = counters.from_fields({**spec, "completion_tokens": tokens}, FIELDS, "vllm per-request metrics") if spec else None
         except (ValueError, TypeError) as error:
             acceptance, notes = None, (f"its counters contradict each other: {error}",)
-        return Answer(prompt, domain, usage.get("prompt_tokens"), tuple(out) or None, "".join(text), tokens if tokens is not None else len(out) or None,
-                      (usage.get("prompt_tokens_details") or {}).get("cached_tokens"), finish, acceptance, _in_order(spec) or rounds_in_order(seen, acceptance), began,
-                      first, seconds, notes=notes)
+        return Answer(prompt, domain, count(usage.get("prompt_tokens")), ids, "".join(text), tokens if tokens is not None else len(out) or None,
+                      cached, finish, acceptance, in_order or rounds_in_order(seen, acceptance), began, first, seconds, notes=notes)
 
     async def counters(self) -> counters.Acceptance | None:
         sums: dict[str, int] = {}
@@ -143,8 +151,9 @@ class VllmClient:
         return self._model
 
     async def _samples(self) -> list[Any]:
-        text = await self.transport.text("GET", "/metrics")
-        return [s for f in text_string_to_metric_families(text) for s in f.samples if s.name.startswith(COUNTERS) or s.name == "process_start_time_seconds"]
+        lines = (await self.transport.text("GET", "/metrics")).splitlines()
+        text = "".join(f"{x}\n" for x in lines if x.startswith((COUNTERS, STARTED)))
+        return [s for f in text_string_to_metric_families(text) for s in f.samples if s.name.startswith(COUNTERS) or s.name == STARTED]
 
     async def _arguments(self) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Effective arguments, which vLLM gives in development mode only."""

@@ -36,5 +36,5 @@ def served(folder: Path, m: Measurement) -> None:
 
 
 def _write(file: Path, rows: Sequence[dict[str, Any]], mode: str) -> None:
-    with file.open(mode, encoding="utf-8") as stream:
+    with file.open(mode, encoding="utf-8", errors="backslashreplace") as stream:  # of half a character, that is its JSON escape
         stream.writelines(json.dumps({k: v for k, v in row.items() if v is not None} if mode == "w" else row, ensure_ascii=False) + "\n" for row in rows)

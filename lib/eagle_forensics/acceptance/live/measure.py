@@ -147,7 +147,7 @@ async def measure(servers: Mapping[str, Client], workload: Workload, settings: S
     for start in range(0, len(prompts), size):
         block = prompts[start:start + size]
         for lane in rng.sample(lanes, len(lanes)):
-            new = await _block(lane.client, block, settings)
+            new = [_possible(a, lane.server) for a in await _block(lane.client, block, settings)]
             lane.answers += new
             if keep:
                 keep(lane.label, new)
@@ -211,6 +211,15 @@ async def _counted(client: Client, prompt: Prompt, settings: Settings) -> Answer
     except counters.Backwards as error:
         return replace(answer, notes=(*answer.notes, str(error)))
     return replace(answer, acceptance=found) if found and found.rounds else answer
+
+
+def _possible(answer: Answer, server: Server) -> Answer:
+    """The answer without its counts, which a note then says, where the server's own arguments rule them out."""
+    found, most = answer.acceptance, server.most_accepted
+    if found is None or most is None or (found.accepted <= most * found.rounds and not any((found.reached or ())[most:])):
+        return answer
+    return replace(answer, acceptance=None, by_round=None, notes=(*answer.notes, (
+        f"its counts are left out: {found.accepted} drafts accepted in {found.rounds} rounds of at most {most}, as the server's own arguments say")))
 
 
 async def _settled(client: Client) -> Acceptance | None:
