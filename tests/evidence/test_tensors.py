@@ -278,3 +278,15 @@ def test_a_6_gb_drafter_costs_its_header_and_the_asked_rows(tmp_path):
     spent = read_by_process() - before + resident(path)
     assert asked <= spent < 4 * 2**20
     assert spent - asked < 256 * 1024, "more than the header and the rounding to pages beside the asked rows"
+
+
+def test_the_same_rows_of_several_tensors_at_once(tmp_path):
+    made = {name: torch.randn(9, 3).bfloat16() for name in ("b", "a")} | {"wide": torch.randn(9, 4).bfloat16()}
+    save_file(made, tmp_path / "t.safetensors")
+    infos = tensors.read_header(tmp_path / "t.safetensors")
+    rows = [7, 2, 3, 4, 8, 8]
+    assert torch.equal(tensors.load_rows([infos["a"], infos["b"]], rows), torch.stack([made["a"][rows], made["b"][rows]]))
+    with pytest.raises(ValueError, match="one file, dtype and shape"):
+        tensors.load_rows([infos["a"], infos["wide"]], rows)
+    with pytest.raises(ValueError, match="row 9 was asked for"):
+        tensors.load_rows([infos["a"]], [9])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -68,6 +69,31 @@ def test_each_condition_rejects_alone(gap, noise, lean, reason):
     assert found.best == Boundary(3)
     assert len(found.reasons) == 1
     assert reason in found.reasons[0]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.001, 0.035, 0.3])
+def test_errors_are_those_of_plain_subtraction(noise):
+    """In float64, every slot against every state; also for rows of sizes a thousand times apart."""
+    bank, g = Walk(gap=0.3), torch.Generator().manual_seed(4)
+    number = {tuple(s.tolist()): i for i, s in enumerate(IDS)}
+
+    def planes(ids):
+        h = bank.states[number[tuple(ids.tolist())]]
+        return [h[b] + noise * _like(h[b], g) for b in (0, 3, 6)]
+
+    for states in bank.states:
+        size = 1000 ** torch.rand(len(states[0]), 1, generator=g)
+        states[:] = [h * size for h in states]
+    rows = collect(samples(planes, IDS))
+    reference = Reference(bank, rows, Weights(), 6)
+    table = match(reference)
+    plain = [[(x.double() - h).norm(dim=-1) / h.norm(dim=-1) for b in bank.boundaries if (h := reference.at(b).double()) is not None] for x in rows.planes]
+    ordinary = ~table.sinks
+    expected = np.array([[np.median(e[ordinary]) for e in errors] for errors in plain])
+    np.testing.assert_allclose(table.errors, expected, rtol=1e-4, atol=1e-6)
+    assert [m.best for m in table.matches] == [Boundary(0), Boundary(3), Boundary(6)]
+    assert [m.votes for m in table.matches] == [float(np.mean(np.argmin([e.numpy()[ordinary] for e in errors], axis=0) == m.best.index))
+                                                for errors, m in zip(plain, table.matches, strict=True)]
 
 
 def test_equal_states_in_the_bank_settle_nothing():

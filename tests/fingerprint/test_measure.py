@@ -26,6 +26,18 @@ def test_errors_and_cosines_by_hand():
     assert cosines.tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
 
 
+def test_errors_out_of_inner_products():
+    products, x, h = np.array([[6.0, 0.0, 0.0, np.inf]]), np.array([2.0, 0.0, 0.0, np.inf]), np.array([[3.0, 2.0, 0.0, 3.0]])
+    np.testing.assert_array_equal(measure.errors_from(products, x, h), np.float32([[1 / 3, 1, 0, np.inf]]))
+
+
+def test_usable_rows_are_those_of_health():
+    x = torch.randn(9, 8)
+    x[1], x[2], x[3, 5], x[4, 2], x[5], x[6, 0] = 0, 3, torch.nan, torch.inf, 1e38, x[6, -1]
+    x[7, :2] = torch.tensor([torch.inf, -torch.inf])
+    assert measure.usable(x).tolist() == measure.health(x).usable.tolist() == [True, False, False, False, False, False, True, False, True]
+
+
 def test_sinks_are_few_and_far_out():
     norms = np.full((2, 100), 10.0)
     norms[1, 0] = 900.0

@@ -26,7 +26,7 @@ from safetensors.torch import save
 from eagle_forensics.boundary import Boundary
 from eagle_forensics.evidence.cache import cache_folder, write_bytes
 from eagle_forensics.evidence.records import EvidenceError, Target
-from eagle_forensics.evidence.tensors import load_tensor, read_header, read_metadata
+from eagle_forensics.evidence.tensors import load_rows, load_tensor, read_header, read_metadata
 
 FORMAT = 1
 """Version of the bank folder and of cache entries; part of every key."""
@@ -46,6 +46,8 @@ class States:
     """Where the states come from, for people."""
     load: Callable[[int, Boundary], torch.Tensor] = field(repr=False, compare=False)
     """Reads one plane; use `plane`."""
+    load_rows: Callable[[int, Sequence[Boundary], Sequence[int]], torch.Tensor] | None = field(default=None, repr=False, compare=False)
+    """Reads some rows of several planes and nothing else, where that can be done; use `part`."""
 
     def plane(self, sequence: int, boundary: Boundary | int) -> torch.Tensor:
         """State [T, H] of one sequence at one boundary, in the dtype it was computed or recorded in.
@@ -59,13 +61,16 @@ class States:
             raise ValueError(f"no sequence {sequence}; held: {len(self.sequences)}")
         return self._finite(self.load(sequence, boundary), boundary)
 
-    def part(self, sequence: int, boundary: Boundary, rows: torch.Tensor) -> torch.Tensor:
-        """Some rows [n, H] of a plane: only these are read and checked."""
-        return self._finite(self.load(sequence, boundary)[rows], boundary)
+    def part(self, sequence: int, boundaries: Sequence[Boundary], rows: Sequence[int]) -> torch.Tensor:
+        """Some rows of planes, `[boundaries, n, H]`: only these are read and checked."""
+        if self.load_rows:
+            return self._finite(self.load_rows(sequence, boundaries, rows), *boundaries)
+        return self._finite(torch.stack([self.load(sequence, b)[torch.as_tensor(rows)] for b in boundaries]), *boundaries)
 
-    def _finite(self, states: torch.Tensor, boundary: Boundary) -> torch.Tensor:
+    def _finite(self, states: torch.Tensor, *boundaries: Boundary) -> torch.Tensor:
         if not math.isfinite(float(states.sum())) and not states.isfinite().all():  # the sum is 20 times faster in bf16
-            raise EvidenceError(f"{self.origin}: {_name(boundary)} holds NaN or infinite values; a reference must be finite. Write the bank again "
+            at = next(b for b, plane in zip(boundaries, states if len(boundaries) > 1 else [states], strict=True) if not plane.isfinite().all())
+            raise EvidenceError(f"{self.origin}: {_name(at)} holds NaN or infinite values; a reference must be finite. Write the bank again "
                                 "from sound weights.")
         return states
 
@@ -178,9 +183,11 @@ def read_states(path: str | Path) -> States:
         if lacking:
             raise EvidenceError(f"{file}: bank.json promises {', '.join(lacking)}, the file has none. Write the bank again.")
         ids = load_tensor(header["input_ids"])
-        wrong = [n for n in map(_name, boundaries) if header[n].shape[:1] != ids.shape or len(header[n].shape) != 2]
+        like = header[_name(boundaries[0])]
+        wrong = [n for n in map(_name, boundaries) if header[n].shape[:1] != ids.shape or len(header[n].shape) != 2
+                 or (header[n].dtype, header[n].shape[1]) != (like.dtype, like.shape[1])]
         if ids.dim() != 1 or wrong:
-            raise EvidenceError(f"{file}: expected {len(ids.flatten())} rows of states a token id, found {header[wrong[0]].shape if wrong else ids.shape}. "
+            raise EvidenceError(f"{file}: expected {len(ids.flatten())} rows of states of one width and dtype, found {(wrong[0], header[wrong[0]].shape, header[wrong[0]].dtype) if wrong else ids.shape}. "
                                 "Write the bank again.")
         headers.append(header)
         sequences.append(tuple(ids.tolist()))
@@ -188,7 +195,10 @@ def read_states(path: str | Path) -> States:
     def load(index: int, boundary: Boundary) -> torch.Tensor:
         return load_tensor(headers[index][_name(boundary)])
 
-    return States(boundaries, tuple(sequences), f"{path.name}: {origin}", load)
+    def some(index: int, asked: Sequence[Boundary], rows: Sequence[int]) -> torch.Tensor:
+        return load_rows([headers[index][_name(b)] for b in asked], rows)
+
+    return States(boundaries, tuple(sequences), f"{path.name}: {origin}", load, some)
 
 
 class _Entry:

@@ -8,10 +8,11 @@ Torch archives (`.bin`, `.pt`) go through `archives`, never through a free unpic
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from eagle_forensics.evidence.records import EvidenceError, TensorInfo
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["load_array", "load_tensor", "missing_shards", "read_header", "read_index", "read_metadata", "read_torch_index"]
+__all__ = ["load_array", "load_rows", "load_tensor", "missing_shards", "read_header", "read_index", "read_metadata", "read_torch_index"]
 
 MAX_HEADER_BYTES = 100_000_000
 """Limit of the safetensors format (MAX_HEADER_SIZE of its reference reader)."""
@@ -167,6 +168,29 @@ def load_tensor(info: TensorInfo, rows: Rows = None) -> torch.Tensor:
     return torch.from_numpy(raw)
 
 
+def load_rows(infos: Sequence[TensorInfo], rows: Sequence[int]) -> torch.Tensor:
+    """The same rows of several tensors of one safetensors file, dtype and shape, `[tensors, rows, ...]` in their dtype: the file is opened once.
+
+    ValueError for tensors that differ and rows outside of them.
+    """
+    import torch
+
+    first = infos[0]
+    if len({(i.file, i.dtype, i.shape) for i in infos}) > 1 or first.offset is None or first.dtype not in STORAGE:
+        raise ValueError(f"{first.file}: expected tensors of one file, dtype and shape, found {sorted({(i.dtype, i.shape) for i in infos})}")
+    picked = _picked(first, rows)
+    runs = _runs(picked)
+    out = torch.empty(len(infos), len(picked), *first.shape[1:], dtype=archives.torch_dtype(first.dtype))
+    raw = out.view(torch.uint8).numpy().reshape(len(infos), len(picked), -1)
+    try:
+        with first.file.open("rb", buffering=0) as file:
+            for info, part in zip(infos, raw, strict=True):
+                _fill(part, file, info, info.offset + info.row_start * raw.shape[2], runs)
+    except OSError as error:
+        raise EvidenceError(f"{first.file}: cannot be read ({error.strerror}). Check the path and its permissions.") from None
+    return out
+
+
 @functools.cache
 def fp8_values(dtype: str) -> np.ndarray:
     """The 256 values of an 8-bit float, `[256]` float32 (OCP FP8: E4M3 has no infinity; OCP MX: E8M0 is a power of two)."""
@@ -261,7 +285,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _raw(info: TensorInfo, rows: Rows) -> np.ndarray:
-    """The asked rows with the bytes as they are on disk; mapped for a run of rows, read row by row for a list of them."""
+    """The asked rows with the bytes as they are on disk; mapped for a range of rows, read run by run for a list of them."""
     if info.offset is None:
         return archives.raw_array(_torch_rows(info, rows))
     if info.dtype not in STORAGE:
@@ -279,17 +303,27 @@ def _raw(info: TensorInfo, rows: Rows) -> np.ndarray:
                 return np.empty(shape, kind)
             begin = start + picked.start * row_bytes
             return np.memmap(info.file, kind, "c", begin, shape).view(np.ndarray)
-        buffer = bytearray(len(picked) * row_bytes)
+        out = np.empty((len(picked), row_bytes), np.uint8)
         with info.file.open("rb", buffering=0) as file:
-            for slot, row in enumerate(picked):
-                file.seek(start + row * row_bytes)
-                data = file.read(row_bytes)
-                if len(data) != row_bytes:
-                    raise EvidenceError(f"{info.file}: row {row} of {info.name!r:.120} ends early. {COPY_AGAIN}")
-                buffer[slot * row_bytes : (slot + 1) * row_bytes] = data
-        return np.frombuffer(buffer, kind).reshape(len(picked), *shape[1:])
+            _fill(out, file, info, start, _runs(picked))
+        return out.view(kind).reshape(len(picked), *shape[1:])
     except OSError as error:
         raise EvidenceError(f"{info.file}: cannot be read ({error.strerror}). Check the path and its permissions.") from None
+
+
+def _runs(picked: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Consecutive rows that are read together: place of the first among those asked for, its row, how many."""
+    cuts = [0, *(np.flatnonzero(np.diff(picked) != 1) + 1).tolist(), len(picked)] if len(picked) else [0]
+    return [(a, picked[a], b - a) for a, b in itertools.pairwise(cuts)]
+
+
+def _fill(out: np.ndarray, file: BinaryIO, info: TensorInfo, start: int, runs: list[tuple[int, int, int]]) -> None:
+    """Read runs of rows, whose first one begins at byte `start`, to their places in `out` [rows, bytes of one]."""
+    row_bytes = out.shape[1]
+    for place, row, count in runs:
+        file.seek(start + row * row_bytes)
+        if file.readinto(out[place : place + count]) != count * row_bytes:
+            raise EvidenceError(f"{info.file}: row {row} of {info.name!r:.120} or one after it ends early. {COPY_AGAIN}")
 
 
 def _picked(info: TensorInfo, rows: Rows) -> range | list[int]:
@@ -302,10 +336,10 @@ def _picked(info: TensorInfo, rows: Rows) -> range | list[int]:
     if isinstance(rows, slice):
         spread = range(*rows.indices(count))
         return spread if spread.step == 1 else list(spread)
-    wanted = [int(row) for row in rows]
-    outside = [row for row in wanted if not 0 <= row < count]
-    if outside:
-        raise ValueError(f"{info.name}: row {outside[0]} was asked for; expected rows in 0..{count - 1} ({info.file}).")
+    wanted = np.asarray(rows, np.int64).tolist()
+    if wanted and not 0 <= min(wanted) <= max(wanted) < count:
+        outside = next(row for row in wanted if not 0 <= row < count)
+        raise ValueError(f"{info.name}: row {outside} was asked for; expected rows in 0..{count - 1} ({info.file}).")
     return wanted
 
 

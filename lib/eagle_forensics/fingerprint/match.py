@@ -5,6 +5,7 @@ The relative error decides. The cosine is reported and never decides: neighbouri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,9 @@ from eagle_forensics.boundary import Boundary
 from eagle_forensics.fingerprint import measure
 from eagle_forensics.fingerprint.calibration import THRESHOLDS
 from eagle_forensics.fingerprint.rows import Reference
+
+NEAR = 0.1
+"""Relative error below which two states are subtracted: above it inner products in float32 give it to 1e-4 of its value."""
 
 
 @dataclass(frozen=True)
@@ -82,50 +86,60 @@ class MatchTable:
 
 
 def match(reference: Reference) -> MatchTable:
-    """Compare every slot with every boundary. One pass over the bank; rows are compared in chunks.
+    """Compare every slot with every boundary.
 
-    Raises ValueError if the bank holds fewer than two states: then nothing could be second.
+    One pass over the bank gives all inner products, hence all distances as far as float32 carries (|x-h|^2 = |x|^2 + |h|^2 - 2xh); whatever is nearer
+    than `NEAR` is read again and subtracted. Raises ValueError if the bank holds fewer than two states: then nothing could be second.
     """
     boundaries, rows = reference.boundaries, reference.rows
     if len(boundaries) < 2:
         raise ValueError(f"the bank holds {len(boundaries)} state; a match needs at least two, so that the second best tells how sure it is.")
-    slots, n = len(rows.planes), len(rows)
-    health = [measure.health(x) for x in rows.planes]
-    errors = np.full((slots, len(boundaries), n), np.nan, np.float32)
-    cosines = np.full_like(errors, np.nan)
-    norms = np.empty((len(boundaries), n), np.float32)
+    usable = [measure.usable(x) for x in rows.planes]
     own = [measure.token_norms(x) for x in rows.planes]
-    overall = np.full((slots, len(boundaries)), np.nan)
-    for j, boundary in enumerate(boundaries):
-        h = reference.at(boundary)
-        size = h.norm(dim=-1)
-        norms[j] = size.numpy()
-        for slot, x in enumerate(rows.planes):
-            if x.shape != h.shape or not health[slot].usable.any():
-                continue
-            errors[slot, j] = measure.errors_to(x, h, size)
-            cosines[slot, j] = measure.token_cosines(errors[slot, j], own[slot], norms[j])
-            use = health[slot].usable
-            weight = norms[j].astype(float)[use]
-            overall[slot, j] = np.sqrt(np.sum((errors[slot, j][use] * weight) ** 2) / max(np.sum(weight**2), 1e-30))
+    norms, products = _products(reference)
     sink = measure.sinks(norms)
-    matches, tokens = [], []
-    medians, middle_cosines = np.full((slots, len(boundaries)), np.nan), np.full((slots, len(boundaries)), np.nan)
-    for slot in range(slots):
-        ordinary = health[slot].usable & ~sink
-        if np.isnan(errors[slot]).all() or not ordinary.any():
-            matches.append(None)
-            tokens.append(None)
-            continue
-        medians[slot] = np.median(errors[slot][:, ordinary], axis=1)
-        middle_cosines[slot] = np.median(cosines[slot][:, ordinary], axis=1)
+    ordinary = [u & ~sink for u in usable]
+    compared = [slot for slot, x in enumerate(rows.planes) if x.shape[1] == reference.width and ordinary[slot].any()]
+    errors = {slot: measure.errors_from(products[slot], own[slot], norms) for slot in compared}
+    medians, cosines, overall = (np.full((len(rows.planes), len(boundaries)), np.nan) for _ in range(3))
+    matches: list[SlotMatch | None] = [None] * len(rows.planes)
+    tokens: list[np.ndarray | None] = [None] * len(rows.planes)
+    for slot in compared:
+        use = usable[slot]
+        medians[slot] = np.median(errors[slot][:, ordinary[slot]], axis=1)
+        near = np.flatnonzero(medians[slot] < NEAR)
+        if len(near):
+            errors[slot][near] = _subtracted(reference, [boundaries[j] for j in near], rows.planes[slot], norms[near])
+            medians[slot, near] = np.median(errors[slot][near][:, ordinary[slot]], axis=1)
+        cosines[slot] = np.median(measure.token_cosines(errors[slot], own[slot], norms)[:, ordinary[slot]], axis=1)
+        weights = np.square(norms[:, use], dtype=float)
+        overall[slot] = np.sqrt((np.square(errors[slot][:, use], dtype=float) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-30))
         best = int(medians[slot].argmin())
-        per_token = errors[slot, best].copy()
-        per_token[~health[slot].usable] = np.nan
-        tokens.append(per_token)
-        matches.append(_judge(reference, slot, errors[slot], medians[slot], float(middle_cosines[slot, best]),
-                              float(overall[slot, best]), ordinary, sink & health[slot].usable))
-    return MatchTable(boundaries, medians, middle_cosines, overall, sink, tuple(matches), tuple(tokens))
+        tokens[slot] = np.where(use, errors[slot][best], np.float32(np.nan))
+        matches[slot] = _judge(reference, slot, errors[slot], medians[slot], float(cosines[slot, best]), float(overall[slot, best]), ordinary[slot], sink & use)
+    return MatchTable(boundaries, medians, cosines, overall, sink, tuple(matches), tuple(tokens))
+
+
+def _subtracted(reference: Reference, boundaries: Sequence[Boundary], x: torch.Tensor, norms: np.ndarray) -> np.ndarray:
+    """Errors of a slot to some states, `[boundaries, N]`, given the norms of these."""
+    errors = np.empty(norms.shape, np.float32)
+    for at, states in reference.chunks(boundaries):
+        for i, h in enumerate(states):
+            errors[i, at] = measure.errors_to(x[at], h, torch.as_tensor(norms[i, at]))
+    return errors
+
+
+def _products(reference: Reference) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """Norms of the states `[boundaries, N]`, and per slot of their width the inner products of its rows with them, `[boundaries, N]`."""
+    planes = {slot: x for slot, x in enumerate(reference.rows.planes) if x.shape[1] == reference.width}
+    shape = len(reference.boundaries), len(reference.rows)
+    norms, products = torch.empty(shape), torch.full((len(planes), *shape), torch.nan)
+    for at, states in reference.chunks(reference.boundaries):
+        norms[:, at] = torch.linalg.vector_norm(states, dim=-1)
+        if planes:
+            x = torch.stack([x[at] for x in planes.values()], dim=1)
+            products[:, :, at] = torch.bmm(x, states.permute(1, 2, 0)).permute(1, 2, 0)
+    return norms.numpy(), dict(zip(planes, products.numpy(), strict=True))
 
 
 def _judge(reference: Reference, slot: int, errors: np.ndarray, medians: np.ndarray, cosine: float, overall: float,
@@ -168,14 +182,12 @@ def _neighbours(boundary: Boundary, layers: int | None) -> list[Boundary]:
 
 def _alignment(reference: Reference, best: Boundary, x: torch.Tensor, ordinary: np.ndarray) -> float:
     """Larger in size of the two median cosines between x - h and the increments of the layers next to `best`."""
-    if best.normed:
+    around = [b for i in (-1, 0, 1) if (b := Boundary(best.index + i)) in reference.boundaries]
+    if best.normed or len(around) < 2:
         return 0.0
-    at = torch.as_tensor(np.flatnonzero(ordinary)[:2048])
-    h = reference.at(best)[at]
-    rest = x[at] - h
-    found = []
-    for other, sign in ((Boundary(best.index - 1), 1), (Boundary(best.index + 1), -1)):
-        if other in reference.boundaries:
-            increment = sign * (h - reference.at(other)[at])
-            found.append(float(torch.nn.functional.cosine_similarity(rest, increment, dim=-1).median()))
-    return max(found, key=abs, default=0.0)
+    cosines = np.empty((len(around) - 1, len(x)), np.float32)
+    for at, states in reference.chunks(around):
+        rest, increments = x[at] - states[around.index(best)], states.diff(dim=0)
+        sizes = torch.linalg.vector_norm(increments, dim=-1) * torch.linalg.vector_norm(rest, dim=-1)
+        cosines[:, at] = (torch.linalg.vecdot(increments, rest) / sizes.clamp(min=1e-30)).numpy()
+    return max((float(np.median(c[ordinary])) for c in cosines), key=abs)

@@ -37,6 +37,14 @@ def errors_to(x: torch.Tensor, reference: torch.Tensor, norms: torch.Tensor) -> 
     return torch.nan_to_num(distance / norms, nan=0.0, posinf=torch.inf).numpy()
 
 
+def errors_from(products: np.ndarray, x_norms: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """`token_errors` out of the rows' inner products with the reference's and the norms of both: exact to about 1e-3, the root of what float32 carries."""
+    a, b = x_norms.astype(float), norms.astype(float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.sqrt(np.maximum(a**2 + b**2 - 2 * products, 0)) / b
+    return np.where(np.isnan(found), np.where((a == 0) & (b == 0), 0, np.inf), found).astype(np.float32)
+
+
 def token_cosines(errors: np.ndarray, x_norms: np.ndarray, norms: np.ndarray) -> np.ndarray:
     """Cosine per token out of the error and the norms of both sides (law of cosines: no second pass over the rows)."""
     a, b = x_norms.astype(float), norms.astype(float)
@@ -90,6 +98,14 @@ class Health:
     def share(self) -> float:
         """Share of rows that can be compared."""
         return float(self.usable.mean()) if self.rows else 0.0
+
+
+def usable(x: torch.Tensor) -> np.ndarray:
+    """Rows of `[N, H]` that a comparison can use, `[N]` bool: finite, and not all values equal."""
+    doubtful = (~torch.isfinite(x.sum(dim=-1)) | (x[:, 0] == x[:, -1])).numpy()
+    found = ~doubtful
+    found[doubtful] = health(x[torch.as_tensor(doubtful)]).usable
+    return found
 
 
 def health(x: torch.Tensor) -> Health:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +21,8 @@ ROWS = 128
 """Rows of one sample that are compared: tokens of a text are alike, so medians gain from more samples, not from more tokens."""
 SPREAD = 16
 """Samples that shall have room in the budget: of wide states fewer rows a sample are read."""
+CHUNK_BYTES = 8 << 20
+"""Float32 bytes of states of all boundaries that are compared at once: more would leave a core's cache."""
 BLOCK = 32
 """Consecutive rows read together: neighbours tell a shift by tokens, and a disk reads them at once."""
 
@@ -219,8 +221,8 @@ class Reference:
             raise EvidenceError("the dump has no token ids, so its rows cannot be found in the bank. "
                                 "Capture input_ids with the states, or run the tests that need no bank.")
         self.bank, self.weights, self.layers = bank, weights, layers
-        self._read = getattr(bank, "part", None) or (lambda i, boundary, at: bank.plane(i, boundary)[at])
-        self._parts: list[tuple[int, torch.Tensor]] = []
+        self._read = getattr(bank, "part", None) or (lambda i, boundaries, at: torch.stack([bank.plane(i, b)[torch.as_tensor(at)] for b in boundaries]))
+        self._parts: list[tuple[int, list[int]]] = []
         self.late: dict[int, int] = {}
         """Sample number to the position of its bank sequence at which it begins, where that is not the start."""
         index: list[np.ndarray] = []
@@ -236,7 +238,7 @@ class Reference:
                     position = position + offset
                     self.late[int(sample)] = offset
             if shared >= min(8, len(at)):
-                self._parts.append((-number, position[:shared]))
+                self._parts.append((-number, position[:shared].tolist()))
                 index.append(at[:shared])
         if not index:
             raise EvidenceError(f"none of the {len(rows.samples)} samples starts with the tokens of one of the bank's "
@@ -244,20 +246,36 @@ class Reference:
         found = np.concatenate(index)
         self.rows = rows if len(found) == len(rows) else rows.take(found)
         last = Boundary(layers) if layers is not None else None
+        self.width = self._read(self._parts[0][0], bank.boundaries[:1], self._parts[0][1][:1]).shape[2]
+        """H of the bank."""
         self._derived = Boundary(layers, True) if last in bank.boundaries and weights.norm is not None else None
         self.boundaries = tuple(sorted({*bank.boundaries, *([self._derived] if self._derived else [])}))
 
     def at(self, boundary: Boundary) -> torch.Tensor:
         """`[N, H]` float32."""
-        if boundary == self._derived and boundary not in self.bank.boundaries:
-            return self.weights.normed(self.at(Boundary(boundary.index)))
-        out, start = torch.empty(0), 0
-        for j, at in self._parts:
-            part = self._read(j, boundary, at)
-            out = out if start else torch.empty(len(self.rows), part.shape[1])
-            out[start:start + len(at)] = part
-            start += len(at)
+        out = torch.empty(len(self.rows), self.width)
+        for at, states in self.chunks([boundary]):
+            out[at] = states[0]
         return out
+
+    def chunks(self, boundaries: Sequence[Boundary]) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Consecutive rows and their states at the boundaries, `[boundaries, n, H]` float32, which the next chunk overwrites."""
+        step = max(1, CHUNK_BYTES // (4 * self.width * len(boundaries)))
+        step = max(step // BLOCK * BLOCK, min(step, BLOCK))
+        held = [Boundary(b.index) if self._is_derived(b) else b for b in boundaries]
+        buffer, start = torch.empty(len(boundaries), min(step, max(len(at) for _, at in self._parts)), self.width), 0
+        for j, at in self._parts:
+            for here in (at[i:i + step] for i in range(0, len(at), step)):
+                states = buffer[:, : len(here)]
+                states.copy_(self._read(j, held, here))
+                for state, boundary in zip(states, boundaries, strict=True):
+                    if self._is_derived(boundary):
+                        state.copy_(self.weights.normed(state))
+                yield slice(start, start + len(here)), states
+                start += len(here)
+
+    def _is_derived(self, boundary: Boundary) -> bool:
+        return boundary == self._derived and boundary not in self.bank.boundaries
 
 
 def _starts(tokens: torch.Tensor, position: torch.Tensor, other: torch.Tensor) -> list[int]:
