@@ -8,7 +8,10 @@ import pytest
 from eagle_forensics.acceptance.clients.counters import from_fields, reached_of
 from eagle_forensics.acceptance.clients.sglang import FIELDS
 from eagle_forensics.acceptance.live import frames, study
+from eagle_forensics.acceptance.live.workload import read_prompts
 from eagle_forensics.case import Case
+from eagle_forensics.evidence.records import EvidenceError
+from eagle_forensics.evidence.transport import KEY_VARIABLE
 
 from .pretend import pretending
 
@@ -105,3 +108,32 @@ def test_a_histogram_without_end_is_read_in_one_pass():
     assert reached_of([3, 2, 1]) == (3, 1)
     from_fields({"spec_verify_ct": 3, "spec_num_correct_drafts": 2, "spec_correct_drafts_histogram": [2, 0, 1] + [0] * 200_000}, FIELDS, "x")
     assert time.perf_counter() - began < 2
+
+
+def test_a_server_that_echoes_the_key_it_was_sent_does_not_get_it_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "sk-my-own-key")
+    measured(tmp_path, last={"text": "you sent sk-my-own-key", "meta_info": {"finish_reason": None}})
+    measured(tmp_path, last={"text": "you sent sk-my-own-key"})
+    kept = "".join(p.read_text(encoding="utf-8") for p in (tmp_path / "live").iterdir())
+    assert "sk-my-own-key" not in kept and "you sent" in kept
+
+
+@pytest.mark.parametrize("field", ['"temperature": NaN', '"temperature": Infinity', '"temperature": -1', '"temperature": true', f'"temperature": 1{"0" * 400}', '"max_tokens": -5', '"max_tokens": true',
+                                   '"max_tokens": 99999999999', '"max_tokens": "8"', '"temperature": "hot"'])
+def test_a_prompt_with_settings_that_no_server_takes_is_named(tmp_path, field):
+    (tmp_path / "p.jsonl").write_text('{"input_ids": [1], ' + field + "}\n")
+    with pytest.raises(EvidenceError, match="line 1"):
+        read_prompts(tmp_path / "p.jsonl")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path):
+    (tmp_path / "p.jsonl").write_bytes(b'\xef\xbb\xbf{"input_ids": [1]}\n')
+    assert read_prompts(tmp_path / "p.jsonl")[0].ids == (1,)
+
+
+@pytest.mark.parametrize("given", [{"temperature": (NAN,)}, {"temperature": (INF,)}, {"max_tokens": 0}, {"limit": -1}, {"half_width": NAN}, {"half_width": -1.0}, {"prompt_lengths": (8, 10**10)}])
+def test_parameters_outside_their_range_are_refused_in_words(tmp_path, given):
+    (tmp_path / "p.jsonl").write_text('{"input_ids": [1]}\n')
+    case = Case.model_validate({"name": "x", "serving": {"url": "http://127.0.0.1:9"}})
+    work = study.begin(case, tmp_path / "live", prompts=tmp_path / "p.jsonl", progress=None, **given)
+    assert "expected" in work.opening[0].statement

@@ -1,6 +1,7 @@
 """A server that the suite starts is always gone again: after the block, after a crash, after the parent's death by SIGKILL."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,3 +146,33 @@ def test_the_command_keeps_its_variables_and_its_port():
 def test_a_text_that_is_not_one_command_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         serve.launch(text)
+
+
+SECRET = "s3cr3tVALUE99"
+
+
+@pytest.mark.parametrize("command", [
+    f"bash -c 'HF_TOKEN={SECRET} python -m x --api-key {SECRET}'", f"docker run -e HF_TOKEN={SECRET} --env=HF_TOKEN={SECRET} image:1 --model m",
+    f"python -m x --header 'Authorization: Bearer {SECRET}'", f"sudo env A=1 HF_TOKEN={SECRET} python -m x",
+    f"""python -m x --speculative-config '{{"hf_token": "{SECRET}"}}'"""])
+def test_a_secret_inside_a_word_of_the_command_is_not_shown(command):
+    assert SECRET not in serve.launch(command).shown
+
+
+def test_what_is_no_secret_of_a_command_stays_as_written():
+    line = "python -m sglang.launch_server --model-path m --max-total-tokens 4096 --tokenizer-path t --chunked-prefill-size 512 --port 8000 --host 127.0.0.1"
+    assert serve.launch(line).shown == line
+
+
+@pytest.mark.parametrize("said, command", [("99999", "x --port 99999"), ("0", "x --port=0"), ("10.0.0.1", "x --host 10.0.0.1"), ("$PORT", "x --port $PORT"), ("`id`", "x `id`")])
+def test_a_command_that_would_be_waited_for_in_vain_is_refused(said, command):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        serve.launch(command)
+
+
+def test_of_two_ports_the_one_that_the_server_takes_is_asked():
+    assert serve.launch("x --port 8000 --port 8001").port == 8001
+
+
+def test_a_shell_of_its_own_fills_in_its_variables():
+    assert serve.launch("bash -c 'exec python -m x --port $PORT'").argv[2] == "exec python -m x --port $PORT"

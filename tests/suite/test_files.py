@@ -54,6 +54,11 @@ def test_ordinary_text_is_kept(text):
     assert redact(text) == text
 
 
+@pytest.mark.parametrize("text", ["--ssl-keyfile-password S3CRET", "--api_key S3CRET", "OPENAI_KEY=S3CRET x", "AWS_SECRET_ACCESS_KEY=S3CRET", "MY_TOKEN='S3CRET'", 'launch = "x --a \\"hf_token\\": \\"S3CRET\\""'])
+def test_secrets_of_a_launch_command_are_blanked(text):
+    assert "S3CRET" not in redact(text)
+
+
 def test_names_that_hold_secrets():
     assert all(map(is_secret, ("HF_TOKEN", "SGLANG_API_KEY", "db_password", "api-key", "X_SECRET", "CI_JOB_TOKEN")))
     assert not any(map(is_secret, ("token", "max_tokens", "tokenizer", "num_draft_tokens", "token_ids", "TOKENIZERS_PARALLELISM")))

@@ -59,8 +59,9 @@ class Transport:
         self.url = shown(url).rstrip("/")
         """The URL as it may be shown: user and password are left out."""
         headers = {"accept-encoding": "identity"}
-        if key := os.environ.get(KEY_VARIABLE):
-            headers["authorization"] = f"Bearer {key}"
+        self._key = os.environ.get(KEY_VARIABLE, "").encode()
+        if self._key:
+            headers["authorization"] = f"Bearer {self._key.decode()}"
         try:
             address = httpx.URL(str(url).rstrip("/"))
         except httpx.InvalidURL as error:
@@ -113,11 +114,11 @@ class Transport:
                         if data == b"[DONE]":
                             return
                         if data and not data.startswith(b":"):
-                            yield data
+                            yield self._without_key(data)
             except httpx.HTTPError as error:
                 raise _failure(error, path) from None
             if rest.strip():
-                yield rest.strip().removeprefix(b"data:").strip()
+                yield self._without_key(rest.strip().removeprefix(b"data:").strip())
 
     @asynccontextmanager
     async def _answer(self, method: str, path: str, body: Any) -> AsyncIterator[httpx.Response]:
@@ -154,7 +155,11 @@ class Transport:
             body += piece
             if len(body) > self._most:
                 raise Failure("large", f"{path} answered more than {self._most} bytes")
-        return bytes(body)
+        return self._without_key(bytes(body))
+
+    def _without_key(self, said: bytes) -> bytes:
+        """What a server said, without the key that it was sent: answers and errors are kept and shown."""
+        return said.replace(self._key, b"(redacted)") if len(self._key) >= 4 else said
 
 
 def _failure(error: httpx.HTTPError, path: str) -> Failure:

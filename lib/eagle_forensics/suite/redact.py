@@ -20,9 +20,11 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<=://)[^/\s:@'\"<>]*:[^/\s@'\"<>]+(?=@)"), MARK),
     (re.compile(r"(?i)(authorization['\"]?\s*[:=]\s*['\"]?)(?:(bearer|basic)\s+)?[^\s'\"<>,;&]+"), rf"\1{MARK}"),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/-]{8,}=*"), rf"\1{MARK}"),
-    (re.compile(r"(?i)(--(?:admin-)?api-key|--(?:hf|auth|access)-token|--password)([=\s]+['\"]?)[^\s'\"<>]+"), rf"\1\2{MARK}"),
-    (re.compile(r"(?i)\b((?:[A-Z0-9]+_)*(?:API_KEY|SECRET|PASSWORD|(?:HF|AUTH|ACCESS|HUB|HUGGING_FACE_HUB)_TOKEN))(['\"]?\s*[=:]\s*['\"]?)"
-                r"[^\s'\"<>&]+"), rf"\1\2{MARK}"),
+    (re.compile(r"(?i)(--(?:[a-z0-9]+[-_])*(?:api[-_]key|access[-_]key|secret[-_]key|(?:hf|auth|access|api)[-_]token|secret|password))([=\s]+\\?['\"]?)[^\s'\"\\<>]+"),
+     rf"\1\2{MARK}"),
+    (re.compile(r"(?i)\b((?:[A-Z0-9]+_)*(?:API_KEY|SECRET|PASSWORD|(?:HF|AUTH|ACCESS|HUB|HUGGING_FACE_HUB)_TOKEN))(\\?['\"]?\s*[=:]\s*\\?['\"]?)"
+                r"[^\s'\"\\<>&]+"), rf"\1\2{MARK}"),
+    (re.compile(r"\b([A-Z][A-Z0-9]*_(?:[A-Z0-9]+_)*(?:KEY|TOKEN|PASSWD))(=\\?['\"]?)[^\s'\"\\<>&]+"), rf"\1\2{MARK}"),
     (re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"), MARK),
 )
 

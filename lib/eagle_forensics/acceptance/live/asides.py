@@ -48,8 +48,8 @@ def plan(work: Workload, tokenizer: object, *, structured: bool, lengths: Sequen
     own = [p for p in work.prompts if p.constraint]
     bound = (work.of(own, f"{work.name}, constrained") if own else workload.render(workload.read_prompts(workload.STRUCTURED), tokenizer, name="built-in, constrained")) if structured else None
     grid = sorted(set(lengths))
-    if grid and (len(grid) < 2 or grid[0] < 1):
-        raise ValueError(f"prompt lengths {list(lengths)}: expected at least two, in tokens")
+    if grid and (len(grid) < 2 or grid[0] < 1 or grid[-1] > workload.MOST_TOKENS):
+        raise ValueError(f"prompt lengths {list(lengths)}: expected at least two, in tokens, up to {workload.MOST_TOKENS}")
     first = padded(work, grid[0], LOOK) if grid else None
     return Plan(bound, tuple(padded(work, n, LOOK) for n in grid) if first else ())
 

@@ -31,6 +31,11 @@ GRACE_S = 20.0
 """Seconds between SIGTERM and SIGKILL; SGLang and vLLM on a CPU end within 5."""
 POLL_S = 0.5
 HOST = "127.0.0.1"
+HERE = (HOST, "localhost", "0.0.0.0", "::", "::1")
+"""Addresses on which a server is asked at `HOST`."""
+INNER = re.compile(r"""([A-Za-z_][A-Za-z0-9_-]*)["']?(?:\s*[=:]\s*|\s+)["']?(?:(?:Bearer|Basic)\s+)?([^\s"',;}&]+)""")
+"""A name and its value within a word of a command."""
+TOKENS = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,})\b")
 
 Progress = Callable[[str], None]
 
@@ -63,7 +68,10 @@ class Launch:
                 words[i] = f"{name}={environment.redacted(name, value, setting=True)}"
             elif i and words[i - 1].startswith("-") and "=" not in words[i - 1]:
                 words[i] = environment.redacted(words[i - 1], word, setting=True)
-        return shlex.join([*(f"{k}={v}" for k, v in environment.redact(self.env).items()), *words])
+        text = shlex.join([*(f"{k}={v}" for k, v in environment.redact(self.env).items()), *words])
+        for secret in sorted(_secrets(self.argv, self.env), key=len, reverse=True):
+            text = text.replace(secret, environment.REDACTED)
+        return text
 
 
 def launch(command: str | Sequence[str], env: Mapping[str, str] | None = None, port: int | None = None) -> Launch:
@@ -81,8 +89,14 @@ def launch(command: str | Sequence[str], env: Mapping[str, str] | None = None, p
         argv = list(command)
     if not argv or argv[0].startswith("-"):
         raise ValueError("the launch command has no program; expected the whole line, such as `python -m sglang.launch_server --model-path ...`.")
+    if (open_words := shell.unresolved(argv)) and Path(argv[0]).name not in ("sh", "bash", "zsh", "dash"):
+        raise ValueError(f"the launch command holds {open_words[0]!r:.80}, which no shell fills in here; write the value, or start it with `bash -c '...'`.")
+    if (host := _flag(argv, "--host")) not in (None, *HERE):
+        raise ValueError(f"the launch command serves on --host {host!r:.60}; a server that is started here is asked at {HOST}. Leave --host out.")
     written = _flag(argv, "--port")
-    port = port or (int(written) if written and written.isdigit() else free_port())
+    if port is None and written not in (None, "{port}") and not (written.isdecimal() and 0 < int(written) < 65536):
+        raise ValueError(f"the launch command has --port {written!r:.60}; expected a number from 1 to 65535, `{{port}}`, or no --port at all.")
+    port = port or (int(written) if written and written.isdecimal() else free_port())
     argv = [word.replace("{port}", str(port)) for word in argv]
     if _flag(argv, "--port") is None:
         argv += ["--port", str(port)]
@@ -199,21 +213,24 @@ def free_port() -> int:
 
 
 def _flag(argv: Sequence[str], name: str) -> str | None:
+    found = None
     for i, word in enumerate(argv):
         if word == name and i + 1 < len(argv):
-            return argv[i + 1]
-        if word.startswith(name + "="):
-            return word.partition("=")[2]
-    return None
+            found = argv[i + 1]
+        elif word.startswith(name + "="):
+            found = word.partition("=")[2]
+    return found
 
 
 def _secrets(argv: Sequence[str], env: Mapping[str, str]) -> set[str]:
-    """Values that must not reach the log: of variables and flags whose name says so."""
+    """Values that must not reach the log: of variables and flags whose name says so, also inside a word (`bash -c`, `docker run -e`, JSON), and tokens by their form."""
     found = {value for name, value in env.items() if environment.is_secret(name)}
     for i, word in enumerate(argv):
         name, _, value = word.partition("=")
         if name.startswith("-") and environment.is_secret(re.sub(r"^-+", "", name).replace("-", "_"), setting=True):
             found.add(value or (argv[i + 1] if i + 1 < len(argv) else ""))
+        found |= {value for name, value in INNER.findall(word) if environment.is_secret(name.replace("-", "_"), setting=True)}
+        found |= set(TOKENS.findall(word))
     return {value for value in found if len(value) >= 4}
 
 

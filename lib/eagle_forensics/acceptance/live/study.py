@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -91,6 +92,8 @@ def begin(case: Case, folder: Path, *, launch: str = "", launch_baseline: str = 
     if not urls[SPECULATION] and not launch:
         return LiveWork({})
     try:
+        if max_tokens < 1 or limit < 0 or not half_width >= 0:
+            raise ValueError(f"max_tokens {max_tokens}, limit {limit}, half_width {half_width:g}: expected a token or more an answer, and the other two from 0 on.")
         points = _points(temperature, concurrency, Settings(Sampling(max_tokens=max_tokens), warm_up=warm_up, half_width=half_width or None, seed=seed))
         own = Path(prompts) if prompts else None
         work = workload.render(workload.read_prompts(own), case.target.path if case.target else None, name=own.name if own else "built-in")
@@ -122,7 +125,7 @@ def _with_log(found: LiveWork, log: Path | None) -> LiveWork:
 
 
 def _points(temperature: Sequence[float], concurrency: Sequence[int], base: Settings) -> tuple[Settings, ...]:
-    if not temperature or not concurrency or min(temperature) < 0 or min(concurrency) < 1:
+    if not temperature or not concurrency or not all(0 <= t < math.inf for t in temperature) or min(concurrency) < 1:
         raise ValueError(f"temperature {list(temperature)} and concurrency {list(concurrency)}: expected at least one of each, temperatures from 0 and concurrencies from 1 on.")
     pairs = dict.fromkeys([*((temperature[0], c) for c in concurrency), *((t, concurrency[0]) for t in temperature)])
     return tuple(replace(base, sampling=replace(base.sampling, temperature=t), concurrency=c, warm_up=base.warm_up if i == 0 else 0) for i, (t, c) in enumerate(pairs))

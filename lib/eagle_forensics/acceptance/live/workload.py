@@ -21,6 +21,10 @@ STRUCTURED = Path(__file__).with_name("prompts_structured.jsonl")
 """Eight prompts, each with the JSON schema that its answer has to keep to."""
 MAX_BYTES = 200_000_000
 MAX_LINE = 4_000_000
+MOST_TOKENS = 1 << 20
+"""Longest prompt or answer that is asked for; prompts of longer contexts are not made here."""
+HOTTEST = 100.0
+"""Temperature above which no request log is believed; engines take 2 at most in their own clients."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise EvidenceError(f"{path}: {path.stat().st_size} bytes; a prompt file of more than {MAX_BYTES} is not read. Take a sample of its lines.")
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
@@ -167,8 +171,12 @@ def _prompt(row: dict[str, Any], number: int, path: Path) -> Prompt:
     said = next((request[k] for k in ("messages", "input_ids", "prompt", "text") if request.get(k)), None)
     name = str(next((row[k] for k in ("id", "custom_id", "rid") if row.get(k) is not None), f"line {number}"))
     common = {"id": name, "domain": str(row.get("domain") or row.get("category") or "own"),
-              "max_tokens": next((sampling[k] for k in ("max_tokens", "max_completion_tokens", "max_new_tokens") if isinstance(sampling.get(k), int)), None),
-              "temperature": float(sampling["temperature"]) if isinstance(sampling.get("temperature"), int | float) else None, **_constraint(request, sampling)}
+              "max_tokens": next((sampling[k] for k in ("max_tokens", "max_completion_tokens", "max_new_tokens") if sampling.get(k) is not None), None),
+              "temperature": sampling.get("temperature"), **_constraint(request, sampling)}
+    if common["max_tokens"] is not None and not (type(common["max_tokens"]) is int and 1 <= common["max_tokens"] <= MOST_TOKENS):
+        raise EvidenceError(f"{path}, line {number}: max_tokens is {common['max_tokens']!r:.60}; expected a whole number from 1 to {MOST_TOKENS}.")
+    if common["temperature"] is not None and not (type(common["temperature"]) in (int, float) and 0 <= common["temperature"] < HOTTEST):
+        raise EvidenceError(f"{path}, line {number}: temperature is {common['temperature']!r:.60}; expected a number from 0 to {HOTTEST:g}.")
     if isinstance(said, str):
         return Prompt(**common, text=said)
     if isinstance(said, list) and said and all(isinstance(t, int) and not isinstance(t, bool) and t >= 0 for t in said):
