@@ -78,11 +78,11 @@ step-sweep: setup ## the step count swept over real servers, 0,1,2,3,5 on vLLM, 
 fuzz: setup ## ten minutes of mutated evidence through every reader
 	@OMP_NUM_THREADS=1 $(PY) -m tests.fuzz --seconds 600
 
-sglang-env: $(SGLANG_STAMP) ## .venv-sglang: the unmodified SGLang 0.5.23 wheel on CPU (2.6 GB on disk, 2 minutes)
+sglang-env: $(SGLANG_STAMP) ## .venv-sglang: the unmodified SGLang 0.5.23 wheel on CPU (2.8 GB on disk, 2 minutes)
 
 $(SGLANG_STAMP): requirements-sglang.txt
 	@test -x .venv-sglang/bin/python || $(PYTHON) -m venv .venv-sglang
-	@echo "sglang-env: 99 packages, 2.6 GB on disk, 2 minutes; without dependencies, so that no CUDA build comes along"
+	@echo "sglang-env: 101 packages, 2.8 GB on disk, 2 minutes; without dependencies, so that no CUDA build comes along"
 	@.venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(TORCH_ARGS) $$(grep -E '^torch==' requirements-sglang.txt)
 	@.venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-sglang.txt
 	@.venv-sglang/bin/python -W ignore -c "import importlib.metadata as m, torch; print('sglang-env: sglang', m.version('sglang'), 'torch', torch.__version__)"

@@ -25,7 +25,7 @@ STEPS = {"right": 3, "wrong": 1}
 def measured(demo_target, asked, tmp_path_factory):
     python = servers.sglang_python(ROOT)
     if python is None:
-        pytest.skip("no .venv-sglang here: `make sglang-env` makes it (2.6 GB, 2 minutes)")
+        pytest.skip("no .venv-sglang here: `make sglang-env` makes it (2.8 GB, 2 minutes)")
     folder = tmp_path_factory.mktemp("served")
     wrong = servers.with_ids(DATA / "drafter", [-1, 1, 14], folder / "wrong")
     served = {"without": servers.sglang(python, demo_target), "right": servers.sglang(python, demo_target, DATA / "drafter", steps=3),

@@ -79,7 +79,7 @@ ITEM = tiny.sequence(61, 15, 4)
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
     if not PYTHON.exists():
-        pytest.skip("no .venv-sglang here: `make sglang-env` makes it (2.6 GB, 2 minutes)")
+        pytest.skip("no .venv-sglang here: `make sglang-env` makes it (2.8 GB, 2 minutes)")
     folder = tmp_path_factory.mktemp("sglang")
     rows = next(chunks([ITEM], STEPS)).rows.tolist()
     asked = {name: case | {"steps": STEPS, "rows": rows, "names": names_read(case["weights"], case["config"])} for name, case in CASES.items()}

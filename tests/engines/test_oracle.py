@@ -28,7 +28,7 @@ LATER = ("fails later", "not checked at parse")
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory):
     if not PYTHON.exists():
-        pytest.skip("no .venv-sglang here: `make sglang-env` makes it (2.6 GB, 2 minutes)")
+        pytest.skip("no .venv-sglang here: `make sglang-env` makes it (2.8 GB, 2 minutes)")
     folder = tmp_path_factory.mktemp("configs")
     asked = oracle_grid.write(folder)
     keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}

@@ -41,7 +41,7 @@ def target():
 def sglang(target, folder, ids, *more):
     python = servers.sglang_python(ROOT)
     if python is None:
-        pytest.skip("no .venv-sglang here: `make sglang-env` makes it (2.6 GB, 2 minutes)")
+        pytest.skip("no .venv-sglang here: `make sglang-env` makes it (2.8 GB, 2 minutes)")
     drafter = servers.with_ids(DATA / "drafter", ids, folder / "drafter")
     served = servers.sglang(python, target.path, drafter, dtype="bfloat16", extra=more)
     env = {**served.env, "PYTHONPATH": f"{served.env['PYTHONPATH']}:{ONHOST}"}
