@@ -7,7 +7,7 @@ them several times worse. It is tried only on a slot that no undamaged state exp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,10 @@ from eagle_forensics.fingerprint.rows import Reference, Weights
 MAX_ROWS = 512
 BUDGET_BYTES = 128 << 20
 SHIFTS = (-2, -1, 1, 2)
+
+
+MOST_RANKS = 64.5
+"""A factor above is no number of tensor-parallel ranks that serve one model."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ def damaged_forms(x: torch.Tensor, patch: Patch, ordinary: np.ndarray, found: Sl
     for state, family in FAMILIES:
         limit = min(THRESHOLDS["increment_error" if state is State.NO_RESIDUAL else "clean_error"], plain / THRESHOLDS["clean_ratio"])
         out += _best(state, [_fit(b, detail, a, h) for b, detail, a, h in family(x, patch, at) if len(a) >= 8], limit, len(at))
+        if out and out[-1].state is State.SCALED and not _by_ranks(_factor(x[at], patch.states[out[-1].boundary][at]), out[-1].boundary):
+            out[-1] = replace(out[-1], holds=False)
         if out and out[-1].holds:
             return tuple(out)
     if plain >= THRESHOLDS["rotation_error"]:
@@ -193,9 +199,19 @@ def _scaled(x: torch.Tensor, patch: Patch, at: np.ndarray) -> Iterator[Candidate
     if x.shape[1] != patch.hidden:
         return
     for boundary, h in patch.states.items():
-        factor = float(((x[at] * h[at]).sum(-1) / h[at].pow(2).sum(-1).clamp_min(1e-30)).median())
+        factor = _factor(x[at], h[at])
         if factor > 0.02:
             yield boundary, f"every value times {factor:.3g}", x[at], factor * h[at]
+
+
+def _factor(x: torch.Tensor, h: torch.Tensor) -> float:
+    return float(((x * h).sum(-1) / h.pow(2).sum(-1).clamp_min(1e-30)).median())
+
+
+def _by_ranks(factor: float, boundary: Boundary) -> bool:
+    """A number of ranks or its inverse: what reductions can do. At the embedding a factor is more likely the scale that some models give it."""
+    ranks = max(factor, 1 / factor) if factor > 0 else 0.0
+    return boundary.index > 0 and 1.5 < ranks < MOST_RANKS and abs(ranks / round(ranks) - 1) < 0.02
 
 
 FAMILIES: tuple[tuple[State, Callable[[torch.Tensor, Patch, np.ndarray], Iterator[Candidate]]], ...] = (

@@ -34,7 +34,8 @@ def errors_to(x: torch.Tensor, reference: torch.Tensor, norms: torch.Tensor) -> 
         a = x[start:start + step]
         difference = torch.sub(a, reference[start:start + step], out=buffer[: len(a)])
         torch.linalg.vector_norm(difference, dim=-1, out=distance[start:start + step])
-    return torch.nan_to_num(distance / norms, nan=0.0, posinf=torch.inf).numpy()
+    errors = torch.nan_to_num(distance / norms, nan=0.0, posinf=torch.inf)
+    return errors.where(torch.isfinite(norms), torch.inf).numpy()  # squares of values above 1e19 are beyond float32: nothing is known of such a row
 
 
 def errors_from(products: np.ndarray, x_norms: np.ndarray, norms: np.ndarray) -> np.ndarray:
@@ -48,7 +49,8 @@ def errors_from(products: np.ndarray, x_norms: np.ndarray, norms: np.ndarray) ->
 def token_cosines(errors: np.ndarray, x_norms: np.ndarray, norms: np.ndarray) -> np.ndarray:
     """Cosine per token out of the error and the norms of both sides (law of cosines: no second pass over the rows)."""
     a, b = x_norms.astype(float), norms.astype(float)
-    return (a**2 + b**2 - (errors * b) ** 2) / np.maximum(2 * a * b, 1e-30)
+    with np.errstate(invalid="ignore"):
+        return (a**2 + b**2 - (errors * b) ** 2) / np.maximum(2 * a * b, 1e-30)
 
 
 def token_norms(x: torch.Tensor) -> np.ndarray:
@@ -113,7 +115,7 @@ def health(x: torch.Tensor) -> Health:
     least, most = torch.aminmax(x, dim=-1)
     finite = torch.isfinite(least) & torch.isfinite(most)
     zero = (least == 0) & (most == 0)
-    constant = finite & ~zero & (least == most)
+    constant = finite & ~zero & (least == most) & (x.shape[-1] > 1)
     live = finite & ~zero
     dead = 0
     if live.any():
