@@ -26,6 +26,9 @@ pytestmark = [pytest.mark.demo, pytest.mark.timeout(900)]
 FAST = ("healthy", "shift by one layer", "embedding first", "double norm", "TP slice, 8 ranks", "TP partial sum, rank 3 of 8", "missing residual", "rotated",
         "int4 target, groups of 64", "one token late", "truncated: all ids, rows behind 24 cached tokens")
 
+OPEN = {("TP partial sum, rank 3 of 8", 30)}
+"""Where the search for the share does not converge: not sure, and never another answer."""
+
 
 @pytest.fixture(scope="module")
 def real():
@@ -38,8 +41,14 @@ def real():
 def test_every_kind_is_identified(real, name):
     kind = kinds(real)[name]
     some = replace(kind, boundaries=kind.boundaries[1::3] or kind.boundaries)  # 2, 22 and 30; all of them: make confusion
-    wrong = [(o.boundary, o.verdict, o.sentence) for o in outcomes(real, {name: some}, ("bank",)) if o.verdict != "right"]
+    wrong = [(o.boundary, o.verdict, o.sentence) for o in outcomes(real, {name: some}, ("bank",)) if o.verdict != ("not sure" if (name, o.boundary) in OPEN else "right")]
     assert not wrong, wrong
+
+
+def test_the_share_of_a_layer_with_massive_activations_is_not_made_up(real):
+    """The search for a share of the last layers ends at a false m, whose own share is so large that its error looks small."""
+    kind = replace(kinds(real)["TP partial sum, rank 1 of 2"], boundaries=(30,))
+    assert [o.verdict for o in outcomes(real, {"partial": kind}, ("bank",))] == ["not sure"]
 
 
 def test_eight_ranks_before_the_all_reduce(real):

@@ -84,7 +84,10 @@ def mean_closure(mean: torch.Tensor, after: torch.Tensor, ranks: int, mlp: Gated
 
 
 def _share(x: torch.Tensor, after: torch.Tensor, mlp: GatedMlp, rank: int, ranks: int) -> np.ndarray | None:
-    """m out of m + share(m) = x by damped iteration; closure on the tokens where it settled, None if half of them did not."""
+    """m out of m + share(m) = x by damped iteration; closure on the tokens where it settled, None if half of them did not.
+
+    Here the closure is relative to |h - x|, what the other ranks add: a false m can make this rank's own share so large that any error is small beside it.
+    """
     width = mlp.width // ranks
     columns = slice(rank * width, (rank + 1) * width)
     middle = x
@@ -93,4 +96,5 @@ def _share(x: torch.Tensor, after: torch.Tensor, mlp: GatedMlp, rank: int, ranks
     settled = measure.token_errors(middle + mlp(middle, columns), x) < SETTLED
     if settled.mean() < 0.5:
         return None
-    return closure(middle[settled], after[settled], mlp)
+    x, middle, after = x[settled], middle[settled], after[settled]
+    return measure.token_errors(middle + mlp(middle) - x, after - x)
