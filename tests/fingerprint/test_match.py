@@ -69,6 +69,7 @@ def test_each_condition_rejects_alone(gap, noise, lean, reason):
     assert found.best == Boundary(3)
     assert len(found.reasons) == 1
     assert reason in found.reasons[0]
+    assert (found.alignment > 0.9) == (lean > 0)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.001, 0.035, 0.3])
