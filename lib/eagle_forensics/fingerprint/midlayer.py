@@ -15,6 +15,7 @@ import torch
 
 from eagle_forensics.boundary import Boundary
 from eagle_forensics.fingerprint import measure
+from eagle_forensics.fingerprint.calibration import THRESHOLDS
 from eagle_forensics.fingerprint.parts import GatedMlp
 
 RANKS = (2, 4, 8, 16)
@@ -86,7 +87,7 @@ def mean_closure(mean: torch.Tensor, after: torch.Tensor, ranks: int, mlp: Gated
 def _share(x: torch.Tensor, after: torch.Tensor, mlp: GatedMlp, rank: int, ranks: int) -> np.ndarray | None:
     """m out of m + share(m) = x by damped iteration; closure on the tokens where it settled, None if half of them did not.
 
-    Here the closure is relative to |h - x|, what the other ranks add: a false m can make this rank's own share so large that any error is small beside it.
+    None too if what it leaves open is most of |h - x|, what the other ranks add: a false m can make this rank's own share so large that any closure is small.
     """
     width = mlp.width // ranks
     columns = slice(rank * width, (rank + 1) * width)
@@ -97,4 +98,6 @@ def _share(x: torch.Tensor, after: torch.Tensor, mlp: GatedMlp, rank: int, ranks
     if settled.mean() < 0.5:
         return None
     x, middle, after = x[settled], middle[settled], after[settled]
-    return measure.token_errors(middle + mlp(middle) - x, after - x)
+    if np.median(measure.token_errors(middle + mlp(middle) - x, after - x)) > THRESHOLDS["share_error"]:
+        return None
+    return closure(middle, after, mlp)
