@@ -18,6 +18,7 @@ from eagle_forensics.acceptance import (
     findings_prediction,
     prediction,
     rendering,
+    tabled_splits,
 )
 from eagle_forensics.acceptance.ceiling import ceilings, cycle_ms
 from eagle_forensics.acceptance.live import findings as live_findings
@@ -42,6 +43,7 @@ from eagle_forensics.case import Case
 from eagle_forensics.evidence.experts import Experts, read_experts
 from eagle_forensics.evidence.measurements import read_measurements
 from eagle_forensics.evidence.records import EvidenceError
+from eagle_forensics.evidence.server_log import LogLine, read_server_log
 from eagle_forensics.finding import Finding, Status
 
 QUESTION = "Is there a measured run to judge?"
@@ -62,6 +64,8 @@ class Work:
     live: LiveWork
     sweep: SweepWork = field(default_factory=SweepWork)
     experts: Experts = field(default_factory=Experts)
+    said: tuple[LogLine, ...] = ()
+    """What the server's log says of itself."""
 
     @property
     def measured(self) -> tuple[Run, ...]:
@@ -102,10 +106,18 @@ def begin(case: Case, *, predicted: Mapping[str, Any] | None, layers: Mapping[st
         return Work((), None, (), predicted or None, steps, missing, live, sweep, routing)
     try:
         frame = read_measurements(case.measurements)
-        return Work(runs(frame), frame, tuple(frame.attrs.get("problems", ())), predicted or None, steps, (), live, sweep, routing)
+        return Work(runs(frame), frame, tuple(frame.attrs.get("problems", ())), predicted or None, steps, (), live, sweep, routing, _said(case))
     except (EvidenceError, OSError, ValueError) as error:
         return Work((), None, (), predicted, steps, (Finding(
             **common, status=Status.ERROR, statement=" ".join(str(error).split()), next_step="Correct the table, then run again."),), live, sweep, routing)
+
+
+def _said(case: Case) -> tuple[LogLine, ...]:
+    """Lines of `serving.log`; of an unreadable one notebook 01 tells."""
+    try:
+        return read_server_log(case.serving.log).lines if case.serving.log else ()
+    except (EvidenceError, OSError):
+        return ()
 
 
 def measured_live(work: Work) -> list[Finding]:
@@ -243,7 +255,7 @@ def checks(work: Work) -> list[Finding]:
     if not work.tabled:
         return []
     return [findings_checks.definition(work.tabled, work.problems), findings_checks.confounded(work.tabled), rendering.rendering(work.tabled),
-            findings_checks.sanity(work.tabled), *filter(None, [two_by_two(work.tabled)])]
+            findings_checks.sanity(work.tabled), *filter(None, [two_by_two(work.tabled)]), *tabled_splits.splits(work.tabled, work.said)]
 
 
 def record(work: Work) -> dict[str, Any]:

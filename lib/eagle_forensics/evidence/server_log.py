@@ -29,7 +29,7 @@ MARKS: tuple[tuple[str, bytes], ...] = (
     ("runner", b"Runner V2 does not yet support"), ("runner", b"runner v2 does not yet support"), ("layers", b"auxiliary layers from"),
     ("quantization", b"Cannot find the config file for"), ("quantization", b"Draft model quantization ("), ("loading", b"skipping unexpected weight"),
     ("loading", b"KeyError: '"), ("loading", b"Detected EAGLE model"), ("loading", b"only supports 1 layer"), ("fusion", b"AllReduce Fusion"),
-    ("fusion", b"Custom allreduce is disabled"),
+    ("fusion", b"Custom allreduce is disabled"), ("graphs", b"setting cudagraph_mode="), ("graphs", b"Truncating max_cudagraph_capture_size"),
 )  # fmt: skip
 """Kind of a line and the words that mark it (sglang.md 1.1 and 4.4, vllm.md 2.4: the engines' own sentences)."""
 
@@ -42,7 +42,7 @@ class LogLine:
     """One line of the log that says something."""
 
     kind: str
-    """`arguments`, `layers`, `runner`, `quantization`, `loading`, `fusion`."""
+    """`arguments`, `layers`, `runner`, `quantization`, `loading`, `fusion`, `graphs`."""
     text: str
     byte: int
     """Where the line begins in the file."""
