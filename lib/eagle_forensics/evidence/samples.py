@@ -88,9 +88,11 @@ def _plane(data: torch.Tensor, slot: int) -> torch.Tensor:
                          "recording (`hidden_states_scales`) are needed")
     if data.dim() != 2:
         raise ValueError(f"plane {slot} has the shape {list(data.shape)}, expected [tokens, hidden]")
+    if not data.shape[1]:
+        raise ValueError(f"plane {slot} has no columns")
     if data.nbytes > data.untyped_storage().nbytes():
         raise ValueError(f"plane {slot} claims {list(data.shape)}, more than the {data.untyped_storage().nbytes()} bytes stored for it")
-    return data
+    return data.detach()
 
 
 def _ids(ids: torch.Tensor | None, length: int) -> torch.Tensor | None:

@@ -7,11 +7,10 @@ from typing import Any
 
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.faults import fault as fault_of
-from eagle_forensics.finding import Competitor, Evidence, Finding, Status
+from eagle_forensics.finding import Competitor, Finding, Status
 from eagle_forensics.fingerprint.calibration import THRESHOLDS, why
 from eagle_forensics.fingerprint.hypotheses import State
 from eagle_forensics.fingerprint.identify import Identification
-from eagle_forensics.fingerprint.mixed import Stranger
 from eagle_forensics.fingerprint.pairs import Pairing
 from eagle_forensics.fingerprint.ranks import Agreement, RankResult
 from eagle_forensics.fingerprint.trained import NOTEBOOK
@@ -66,21 +65,6 @@ def rows_finding(found: Identification) -> Finding:
                        statement="Rows that are zero or constant: " + ", ".join(f"{n} of {found.rows} in slot {i}" for i, n in empty.items()) + "; padding, or rows never written.",
                        next_step="See whether the loss mask leaves these rows out.", **common)
     return Finding(status=Status.PASS, required=False, statement=f"All {found.rows} rows of {len(slots)} slots are finite and none is empty.", **common)
-
-
-def mixed_finding(found: Sequence[Stranger], samples: int) -> Finding | None:
-    """`layers.mixed`; None where every sample holds what its slot holds in the others."""
-    if not found:
-        return None
-    names = list(dict.fromkeys(s.sample for s in found))
-    slots = sorted({s.slot for s in found})
-    return Finding(
-        id="layers.mixed", question="Do all samples hold the same states?", notebook=NOTEBOOK, status=Status.INCONCLUSIVE, n=samples, observed=len(names), expected=0, unit="samples",
-        threshold=THRESHOLDS["clean_error"], threshold_why=why("clean_error"),
-        statement=f"{len(names)} of {samples} samples hold other states than the rest in slot{'s' * (len(slots) > 1)} {', '.join(map(str, slots))}: {', '.join(names[:5])}"
-        f"{' and more' * (len(names) > 5)}. What is said of these slots holds for the other samples only; a dump mixed of two recordings looks like this.",
-        evidence=tuple(Evidence(note=f"slot {s.slot}, {s.sample}: relative error {s.error:.3f}") for s in found[:8]),
-        next_step="See which run wrote these samples; move them out of the dump, or record it again.")
 
 
 def paths_finding(pairing: Pairing, id: str, first: str, second: str, *, graph: bool) -> Finding:

@@ -17,7 +17,6 @@ from eagle_forensics.fingerprint.forms import Form, Patch, damaged_forms, patch_
 from eagle_forensics.fingerprint.hypotheses import State, Test
 from eagle_forensics.fingerprint.match import MatchTable, SlotMatch, match
 from eagle_forensics.fingerprint.measure import Glance, Health
-from eagle_forensics.fingerprint.mixed import Stranger, strangers
 from eagle_forensics.fingerprint.rotation import shared_rotation
 from eagle_forensics.fingerprint.rows import Bank, Reference, Rows, Weights, collect
 from eagle_forensics.fingerprint.teacher import Teacher, teacher_tests
@@ -80,8 +79,6 @@ class Identification:
     position: np.ndarray = field(repr=False, compare=False)
     """`[N]`: position of every row in its sample."""
     notes: tuple[str, ...] = field(default=())
-    strangers: tuple[Stranger, ...] = ()
-    """Samples that hold something else in a slot than the others."""
 
 
 def identify(samples: Iterable[Sample] | Rows, *, bank: Bank | None = None, weights: Weights | None = None, layers: int | None = None,
@@ -110,8 +107,7 @@ def identify(samples: Iterable[Sample] | Rows, *, bank: Bank | None = None, weig
     glances = measure.glance(rows)
     lens = all(s.teacher for s in slots)
     order = sorted(range(len(slots)), key=lambda i: slots[i].teacher.best if lens else glances[i].median_norm)
-    others = strangers(table, reference.rows.sequence, rows.samples) if table is not None else ()
-    return Identification(slots, table, glances, layers, len(rows), len(rows.samples), tuple(order), rows.sequence, rows.position, tuple(notes), others)
+    return Identification(slots, table, glances, layers, len(rows), len(rows.samples), tuple(order), rows.sequence, rows.position, tuple(notes))
 
 
 class _Bench:

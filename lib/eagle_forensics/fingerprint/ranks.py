@@ -108,9 +108,12 @@ def _slot(slot: int, label: str | None, ranks: tuple[int, ...], planes: list[tor
         return RankResult(slot, label, agreement, best.boundary if best else None, spread, best.error if best else None, best.second if best else None,
                           ranks, norms, int(usable.sum()), text)
 
-    zero = sum(measure.health(x).zero for x in planes)
-    if not usable.any() or zero > 0.5 * len(planes[0]):
-        return result(Agreement.TOKENS, f"{zero} of {len(planes) * len(planes[0])} rows are zero: each rank holds rows of some tokens only")
+    zero = [measure.health(x).zero for x in planes]
+    if min(zero) > 0 and max(zero) < len(planes[0]) and (not usable.any() or sum(zero) > 0.5 * len(planes[0])):
+        return result(Agreement.TOKENS, f"{sum(zero)} of {len(planes) * len(planes[0])} rows are zero: each rank holds rows of some tokens only")
+    if not usable.any():
+        return result(Agreement.DIFFER, "no row can be compared: " + ", ".join(
+            f"rank {rank} has {h.non_finite} rows that are not finite, {h.zero} zero and {h.constant} constant of {h.rows}" for rank, h in zip(ranks, map(measure.health, planes), strict=True)))
     if same and spread <= THRESHOLDS["clean_error"]:
         return result(Agreement.EQUAL, f"all {len(ranks)} ranks hold the same rows (largest median difference {spread:.1e})")
     if reference is None:

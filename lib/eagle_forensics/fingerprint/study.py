@@ -14,7 +14,6 @@ from eagle_forensics.evidence.records import EvidenceError, Sample
 from eagle_forensics.finding import Evidence, Finding, Status
 from eagle_forensics.fingerprint import capturing
 from eagle_forensics.fingerprint.consistency import (
-    mixed_finding,
     paths_finding,
     rank_finding,
     rows_finding,
@@ -120,7 +119,7 @@ def dump(work: Work) -> list[Finding]:
     layers, trainer = work.layers or {}, work.case.training.trainer
     items = dump_findings(work.found, manifest=work.sources.manifest(work.case), claimed=layers.get("trained_by_ids"),
                           last_expected=layers.get("last_expected"), n_aux=layers.get("n_aux"), trainer=f"{trainer.name} {trainer.version or ''}".strip() if trainer else None)
-    return [rows_finding(work.found), *filter(None, [mixed_finding(work.found.strangers, work.found.samples)]), *(f for f in items if not f.id.startswith("layers.slot-"))]
+    return [rows_finding(work.found), *(f for f in items if not f.id.startswith("layers.slot-"))]
 
 
 def served(work: Work) -> list[Finding]:

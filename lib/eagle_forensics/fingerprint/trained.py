@@ -75,7 +75,7 @@ def trained_finding(found: Identification, claimed: Sequence[int] | None = None,
 def capture_finding(index: int, capture: Identification, trained: Sequence[int] | None, *, path_kind: str = "unknown", label: str | None = None) -> Finding:
     """`layers.capture-N`: does the server feed the boundaries the drafter was trained on? Proves only the execution path captured."""
     name = f"capture {index}" + (f" ({label})" if label else "")
-    fed = trained_boundaries(capture)
+    fed = _fed(capture, trained)
     n = max((s.match.error.n for s in capture.slots if s.match), default=None)
     common: dict[str, Any] = {"id": f"layers.capture-{index}", "notebook": NOTEBOOK, "n": n, "unit": "boundary", "observed": None if fed is None else list(fed),
                                   "expected": None if trained is None else list(trained), "question": f"Does {name} hold the boundaries the drafter was trained on?"}
@@ -108,6 +108,14 @@ def capture_finding(index: int, capture: Identification, trained: Sequence[int] 
         statement=f"{name} holds {format_boundaries(fed)}, the drafter was trained on {format_boundaries(trained)}" + (f" ({shift:+d} each)" if shift else "") + f".{limits}",
         competitor=Competitor(fault=rival, margin="next best at least " + format_ratio(min((s.match.ratio for s in capture.slots if s.match), default=math.inf)) + " times as far", why_rejected=rejected),
         refuted_by="the capture comes from another server, configuration or model than the case's", remedy=fault_of(slug).remedy, **common)
+
+
+def _fed(capture: Identification, trained: Sequence[int] | None) -> tuple[int, ...] | None:
+    """The capture's boundaries. Its last plane is no teacher's b=L where all of its planes are the trained ones shifted alike."""
+    every = tuple(s.equals.index for s in capture.slots if s.equals and not s.equals.normed)
+    if trained is not None and len(every) == len(capture.slots) == len(trained) and uniform_shift(trained, every):
+        return every
+    return trained_boundaries(capture)
 
 
 def record(found: Identification) -> dict[str, Any]:
