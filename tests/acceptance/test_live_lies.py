@@ -13,7 +13,7 @@ from eagle_forensics.case import Case
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.transport import KEY_VARIABLE
 
-from .pretend import pretending
+from .pretend import Handler, Pretend, pretending
 
 NAN, INF = float("nan"), float("inf")
 
@@ -137,3 +137,29 @@ def test_parameters_outside_their_range_are_refused_in_words(tmp_path, given):
     case = Case.model_validate({"name": "x", "serving": {"url": "http://127.0.0.1:9"}})
     work = study.begin(case, tmp_path / "live", prompts=tmp_path / "p.jsonl", progress=None, **given)
     assert "expected" in work.opening[0].statement
+
+
+class Standing(list):
+    """Counters that no answer moves."""
+
+    def __setitem__(self, at, value):
+        pass
+
+
+def test_counters_that_do_not_move_are_no_accept_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(Pretend, "histogram", lambda self, ids: [0, 0, 0, 0])
+    m, finding = measured(tmp_path, engine="vllm")
+    assert m.counted.rounds == 0 and m.accept_length is None and finding.status.name == "INCONCLUSIVE"
+
+
+def test_counters_of_vllm_that_contradict_each_other_are_left_out(tmp_path):
+    m, _ = measured(tmp_path, engine="vllm", reached=Standing([0, 0, 0]))
+    assert m.accept_length is None and any("the running counters contradict" in p for p in m.problems)
+
+
+def test_metrics_that_are_none_are_said_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(Handler, "metrics", lambda self: "vllm:spec_decode_num_drafts_total{ 5\n")
+    (tmp_path / "p.jsonl").write_text('{"input_ids": [1]}\n')
+    with pretending(engine="vllm") as (url, _):
+        work = study.begin(Case.model_validate({"name": "x", "serving": {"url": url}}), tmp_path / "live", prompts=tmp_path / "p.jsonl", progress=None)
+    assert "/metrics is not in the format" in work.opening[0].statement

@@ -153,7 +153,10 @@ class VllmClient:
     async def _samples(self) -> list[Any]:
         lines = (await self.transport.text("GET", "/metrics")).splitlines()
         text = "".join(f"{x}\n" for x in lines if x.startswith((COUNTERS, STARTED)))
-        return [s for f in text_string_to_metric_families(text) for s in f.samples if s.name.startswith(COUNTERS) or s.name == STARTED]
+        try:
+            return [s for f in text_string_to_metric_families(text) for s in f.samples if s.name.startswith(COUNTERS) or s.name == STARTED]
+        except ValueError:
+            raise Failure("malformed", "/metrics is not in the format of Prometheus") from None
 
     async def _arguments(self) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Effective arguments, which vLLM gives in development mode only."""

@@ -83,7 +83,7 @@ class Measurement:
     @property
     def acceptance(self) -> Acceptance | None:
         """All answers together: their own counts, else the server's counters."""
-        return counters.total(self.parts) or (self.counted if self.counted and self.counted.proposed is not None else None)
+        return counters.total(self.parts) or (self.counted if self.counted and self.counted.rounds and self.counted.proposed is not None else None)
 
     @property
     def accept_length(self) -> stats.Estimate | None:
@@ -216,6 +216,8 @@ async def _counted(client: Client, prompt: Prompt, settings: Settings) -> Answer
 def _possible(answer: Answer, server: Server) -> Answer:
     """The answer without its counts, which a note then says, where the server's own arguments rule them out."""
     found, most = answer.acceptance, server.most_accepted
+    if found is not None and (wrong := found.contradiction):
+        return replace(answer, acceptance=None, notes=(*answer.notes, f"its counters contradict each other: {wrong}"))
     if found is None or most is None or (found.accepted <= most * found.rounds and not any((found.reached or ())[most:])):
         return answer
     return replace(answer, acceptance=None, by_round=None, notes=(*answer.notes, (
@@ -283,6 +285,9 @@ async def _close(lane: _Lane, workload: Workload, settings: Settings, stopped: s
     if after is not None:
         try:
             counted = counters.difference(lane.before, after)
+            if counted.proposed is not None and (wrong := counted.contradiction):
+                problems.append(f"the running counters contradict each other: {wrong}")
+                counted = None
         except counters.Backwards as error:
             problems.append(str(error))
     return Measurement(lane.label, lane.server, settings, workload, tuple(lane.answers), stopped, planned, counted, tuple(problems))
