@@ -8,7 +8,7 @@ import torch
 
 from eagle_forensics import stats
 from eagle_forensics.drafter.recorded import Recorded
-from eagle_forensics.drafter.served.study import ServedText, findings
+from eagle_forensics.drafter.served.study import findings
 from eagle_forensics.drafter.served.text import (
     GRAPH,
     Known,
@@ -20,6 +20,7 @@ from eagle_forensics.drafter.served.text import (
     walk_answers,
     wirings,
 )
+from eagle_forensics.drafter.served.walked import ServedText
 from eagle_forensics.drafter.wirings.wiring import Wiring
 from eagle_forensics.evidence.answers import ServedAnswer
 from eagle_forensics.evidence.records import DraftFlags

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
-
-    from eagle_forensics.evidence.remote import Remote
 
 
 class EvidenceError(ValueError):
@@ -186,6 +184,13 @@ class Sample:
     `input_ids` is None until it is known to which the rows belong."""
 
 
+class Far(Protocol):
+    """A folder on another machine whose files come when they are asked for."""
+
+    def fetch(self, file: Path) -> None:
+        """Bring the files of a listed sample here. EvidenceError with the reason."""
+
+
 @dataclass(frozen=True)
 class DumpInfo:
     """What a dump folder says about itself, without reading its tensors."""
@@ -204,7 +209,7 @@ class DumpInfo:
     """Number of the sample inside its file, entry by entry with `files`; empty where every file is one sample."""
     widths: tuple[int, ...] = ()
     """Widths of the planes of a sample, in slot order."""
-    remote: Remote | None = None
+    remote: Far | None = None
     """Where files that are not here yet come from."""
 
 

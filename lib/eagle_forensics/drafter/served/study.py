@@ -6,13 +6,13 @@ Importing this module imports no torch: a run without live answers pays nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from eagle_forensics.case import Case
+from eagle_forensics.drafter.served.walked import ServedText
 from eagle_forensics.drafter.wording import SERVED_TEXT
 from eagle_forensics.engines.loading import ENGINES, draft_dtype
 from eagle_forensics.evidence.answers import ServedAnswer, ServedAnswers, read_answers
@@ -20,7 +20,7 @@ from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Finding, Status
 
 if TYPE_CHECKING:
-    from eagle_forensics.drafter.served.text import Known, Setting, Walked
+    from eagle_forensics.drafter.served.text import Known
     from eagle_forensics.evidence.records import Target
 
 MOST = 16
@@ -31,22 +31,6 @@ WORK = 4e12
 
 class _Unfit(ValueError):
     """The evidence is sound, but nothing can be walked on it."""
-
-
-@dataclass(frozen=True, eq=False)
-class ServedText:
-    """Answers of a live server, walked; `walked` is empty with the reason in `opening`, or where there are no answers."""
-
-    walked: tuple[Walked, ...] = ()
-    known: Known | None = None
-    setting: Setting | None = None
-    exact: bool = False
-    """Server and walk compute in float32, so that counts have to agree to the integer."""
-    dtype: str = ""
-    answers: int = 0
-    left_out: tuple[str, ...] = ()
-    remedy: str | None = None
-    opening: tuple[Finding, ...] = ()
 
 
 def walk(case: Case, run_dir: Path, *, answers: str | Path = "", layers: Mapping[str, Any] | None, predicted: Mapping[str, Any] | None,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eagle_forensics.drafter.served.text import GRAPH, Known, Walked, by_rules, named, trained_wiring
+from eagle_forensics.drafter.served.walked import ServedText
 from eagle_forensics.drafter.wirings.contract import FAULT_OF
 from eagle_forensics.drafter.wording import SERVED_TEXT, interval_text
 from eagle_forensics.faults import fault
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
-
-if TYPE_CHECKING:
-    from eagle_forensics.drafter.served.study import ServedText
 
 SHOWN = 6
 LEAST_MISSED = 2
