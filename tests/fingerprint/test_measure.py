@@ -10,7 +10,6 @@ from eagle_forensics import stats
 from eagle_forensics.boundary import Boundary
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.fingerprint import measure
-from eagle_forensics.fingerprint.calibration import THRESHOLDS, measured, why
 from eagle_forensics.fingerprint.match import match
 from eagle_forensics.fingerprint.rows import Reference, Weights, collect
 
@@ -105,13 +104,3 @@ def test_the_budget_limits_what_is_held():
     rows = collect(samples(lambda s: [TinyTarget().run(s)[0][1]], ids), budget=4 * 64 * 120)
     assert (len(rows.samples), len(rows)) == (3, 96), "a block of each as long as there is room"
     assert "further samples not read" in rows.notes[0]
-
-
-def test_every_threshold_has_a_reason_with_a_figure():
-    for name in THRESHOLDS:
-        assert any(c.isdigit() for c in why(name)), name
-    right, wrong = measured()["measured"]["right planes"], measured()["measured"]["damaged planes"]
-    assert max(r["error"][1] for r in right.values()) < THRESHOLDS["clean_error"] < min(w["error"][0] for w in wrong.values())
-    partial = [w for name, w in wrong.items() if "partial" in name]
-    assert max(w["ratio"][1] for w in partial) < THRESHOLDS["clean_ratio"] < min(r["ratio"][0] for r in right.values())
-    assert max(r.get("alignment", [0, 0])[1] for r in right.values()) < THRESHOLDS["alignment"] < min(w["alignment"][0] for w in partial)
