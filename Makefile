@@ -37,7 +37,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $(STAMP) && echo "setup: done"
 
-demo: setup ## the built-in real case: broken, diagnosed, fixed as printed, compared, on a real SGLang too (`make demo OFFLINE=1`: files only, 4 minutes)
+demo: setup ## the built-in real case: broken, diagnosed, fixed as printed, compared, on a real SGLang too (10 minutes; `make demo OFFLINE=1`: files only, 4)
 	@test -n "$(OFFLINE)" || $(MAKE) -s --no-print-directory sglang-env || echo "demo: SGLang could not be installed (above), so nothing is measured on a real server"
 	@$(PY) -m eagle_forensics demo $$(test -z "$(OFFLINE)" -a -e $(SGLANG_STAMP) || echo --offline)
 
@@ -71,7 +71,7 @@ lineup: setup ## planted faults on the real pair, into runs/lineup (about 20 min
 lineup-fast: setup ## planted faults in papers and tables only; fails if a healthy case is accused or one is missed
 	@OMP_NUM_THREADS=1 $(PY) -m tests.lineup --fast --jobs 2
 
-step-sweep: setup ## the step count swept over real servers, 0,1,2,3,5 on vLLM, recommendation confirmed (7 servers, about 6 minutes; ENGINE=sglang: the other engine)
+step-sweep: setup ## the step count swept over real servers, 0,1,2,3,5 on vLLM, recommendation confirmed (7 servers, 6 to 10 minutes; ENGINE=sglang: the other engine)
 	@test -x .venv-$(or $(ENGINE),vllm)/bin/python || { echo "step-sweep: no .venv-$(or $(ENGINE),vllm) here: make $(or $(ENGINE),vllm)-env"; exit 2; }
 	@OMP_NUM_THREADS=1 $(PY) -m tests.acceptance.step_sweep --engine $(or $(ENGINE),vllm)
 
