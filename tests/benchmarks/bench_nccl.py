@@ -6,7 +6,6 @@ Texts are made from the fixtures: a log of 8 ranks (choices, channels, calls, fo
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from eagle_forensics.evidence.decode_log import read_decode_log
 from eagle_forensics.evidence.nccl.logs import read_nccl_log
 from eagle_forensics.evidence.nccl.nccl_tests import read_nccl_tests
 from eagle_forensics.evidence.nccl.traces import read_trace
+from tests.benchmarks import memory
 
 FIXTURES = Path(__file__).resolve().parents[1] / "nccl" / "fixtures"
 BYTES = 64_000_000
@@ -31,10 +31,11 @@ def figures() -> dict[str, float]:
         _trace(trace)
         _table(table, log)
         _server(server)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        memory.forget_peak()
+        before = memory.resident_bytes()
         speed = {"nccl.parse_mb_per_s": _speed(read_nccl_log, log), "nccl.trace_mb_per_s": _speed(read_trace, trace), "nccl.tests_mb_per_s": _speed(read_nccl_tests, table),
                  "nccl.decode_log_mb_per_s": _speed(read_decode_log, server)}
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        grown = (memory.peak_bytes() - before) / 2**20
         lines = _speed(_iterate, log)
         return {**speed, "nccl.parse_vs_lines": speed["nccl.parse_mb_per_s"] / lines, "nccl.trace_vs_lines": speed["nccl.trace_mb_per_s"] / _speed(_iterate, trace),
                 "nccl.parse_grown_mib": grown, "nccl.audit_s": _audit()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import resource
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from eagle_forensics.fingerprint import rows
 from eagle_forensics.fingerprint.identify import identify
 from eagle_forensics.fingerprint.match import match
 from eagle_forensics.fingerprint.sampling import draw
+from tests.benchmarks import memory
 
 
 def matched(dump: Path, bank: Path, most: int) -> dict:
@@ -38,7 +38,7 @@ def verdict(dump: Path, bank: Path, _: int) -> dict:
     layers = states.boundaries[-1].index
     found, sampling = draw(info, order, len(order), bank_of=lambda _: states, against="bank", weights=rows.Weights(), layers=layers, most=200, problems=[])
     slots = identify(found, bank=states, layers=layers).slots
-    return {"seconds": time.process_time() - began, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "looked": sampling.looked,
+    return {"seconds": time.process_time() - began, "peak_mib": memory.peak_bytes() / 2**20, "looked": sampling.looked,
             "samples": sampling.existing, "settled": sampling.settled and all(s.sure for s in slots), "slots": [s.sentence for s in slots]}
 
 

@@ -8,7 +8,6 @@ random block repeated. The embedding is a hole in the file, of which only the ro
 """
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from eagle_forensics.drafter.network.model import load_drafter
 from eagle_forensics.drafter.recorded import Recorded
 from eagle_forensics.drafter.wirings.wiring import Wiring, evaluate
 from eagle_forensics.evidence.drafts import read_draft
+from tests.benchmarks import memory
 
 HIDDEN, FFN, HEADS, Q_RANK, KV_RANK, NOPE, TURNED, VALUE, VOCAB, STEPS, PROMPT = 7168, 18432, 64, 1536, 512, 128, 64, 128, 163840, 3, 32
 CONFIG = {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2", "hidden_size": HIDDEN, "intermediate_size": FFN, "num_hidden_layers": 1,
@@ -78,14 +78,14 @@ def main(folder: Path, tokens: int) -> None:
     rng = torch.Generator().manual_seed(1)
     item = Recorded({f"p{i}": torch.randn(tokens, HIDDEN, generator=rng).bfloat16() for i in range(3)}, torch.randint(0, VOCAB, (tokens,), generator=rng),
                     torch.arange(tokens) >= PROMPT, "synthetic")
-    before = int(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))) * 1024
+    before = memory.resident_bytes()
     drafter = load_drafter(read_draft(folder), device="cpu")
     seconds = []
     for _ in range(2):
         began = time.process_time()
         evaluate(drafter, [item], Wiring(("p0", "p1", "p2")), STEPS)
         seconds.append(time.process_time() - began)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = memory.peak_bytes()
     print(json.dumps({"efficiency": bare_seconds(tokens) / min(seconds), "extra_gib": (peak - before - written) / 2**30, "seconds": min(seconds), "weights_gib": written / 2**30}))
 
 
