@@ -97,6 +97,12 @@ def test_a18_a_fall_of_the_accept_length_too_is_another_matter(tmp_path):
     assert "acceptance.speed-by-context" not in found and found["acceptance.by-context"].fault == "drafter.rope"
 
 
+def test_a18_a_fall_that_the_accept_length_may_explain_accuses_nobody(tmp_path):
+    """2.4 and 2.1 are not told apart over 100 rounds; a fifth of the speed lies within that."""
+    found = examined(tmp_path, NOT_CAPTURED.assign(accept_length=[2.4, 2.1], tokens_per_second=[75, 60]), log=LINE)[0]
+    assert "acceptance.speed-by-context" not in found
+
+
 @pytest.mark.parametrize(("high", "rounds", "fault"), [(2.27, None, "measure.not-enough-data"), (2.27, 20000, "runtime.batch-metadata"), (2.52, None, None)])
 def test_accept_length_at_two_loads(tmp_path, high, rounds, fault):
     """Batch 2 and 32: 2.41 and 2.27; 2.52 after the fix."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from eagle_forensics.acceptance.ceiling import measured_accept_length
+from eagle_forensics.acceptance.ceiling import cycle_ms, measured_accept_length
 from eagle_forensics.acceptance.rendering import FEW_ROUNDS
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.words import NOTEBOOK, spread
@@ -15,6 +15,8 @@ from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.stats import Estimate
 
 UNIT = "tokens per verify round"
+MOST_STEPS = 16
+"""Taken for a run whose steps are not recorded: more than the published sweeps draft, and the more steps, the wider its interval."""
 PIECEWISE = "cudagraph_mode=PIECEWISE"
 """vLLM's own words when attention stays outside of its CUDA graphs (vllm 0.11 gpu_model_runner.py)."""
 
@@ -39,7 +41,7 @@ def _series(runs: Sequence[Run], field: str) -> tuple[Run, ...]:
 
 def _al(run: Run) -> Estimate:
     """Accept length with printing and sampling error; unrecorded rounds are taken for those of one response, so that no interval is too narrow."""
-    return measured_accept_length(replace(run, rounds=run.rounds or FEW_ROUNDS, steps=run.steps or (run.draft_tokens or 16)))
+    return measured_accept_length(replace(run, rounds=run.rounds or FEW_ROUNDS, steps=run.steps or (None if run.ceiling else MOST_STEPS)))
 
 
 def _table(series: Sequence[Run], field: str) -> tuple[Evidence, ...]:
@@ -87,21 +89,22 @@ def _speed(series: Sequence[Run], runs: Sequence[Run], log: Sequence[LogLine]) -
         return None
     short, long = timed[0], timed[-1]
     fast, slow = short.tokens_per_second, long.tokens_per_second
-    if slow.high >= fast.low or _al(long).high < _al(short).low:
+    quick, heavy = (cycle_ms(replace(r, accept_length=_al(r))) for r in (short, long))
+    if _al(long).high < _al(short).low or quick is None or heavy is None or heavy.low <= quick.high:
         return None
     said = [line for line in log if PIECEWISE in line.text]
-    common: dict[str, Any] = {"id": "acceptance.speed-by-context", "question": "Why does speculation slow down with the context?", "notebook": NOTEBOOK, "unit": "tokens/s",
-                              "observed": slow.value, "expected": fast.value, "interval": slow.bounded, "n": len(timed)}
+    common: dict[str, Any] = {"id": "acceptance.speed-by-context", "question": "Why does speculation slow down with the context?", "notebook": NOTEBOOK, "unit": "ms a round",
+                              "observed": heavy.value, "expected": quick.value, "interval": heavy.bounded, "n": len(timed)}
     text = (f"{fast.value:g} tokens/s at {short.context_length} tokens of context, {slow.value:g} at {long.context_length}, at accept lengths that are not told apart "
-            f"({spread(_al(short))}, {spread(_al(long))}): the rounds get longer, not fewer drafts accepted")
+            f"({spread(_al(short))}, {spread(_al(long))}): a round takes {spread(heavy)} ms instead of {spread(quick)}")
     if not said:
         return Finding(**common, status=Status.INCONCLUSIVE, required=False, statement=f"{text}. Attention grows with the context by itself; whether it is captured is not known.",
                        next_step="Give the start-up log under `serving.log`: vLLM says there which CUDA graph mode it takes.")
     return Finding(
         **common, status=Status.FAIL, fault="cost.no-cuda-graph", statement=f"{text}; and the engine says that its attention runs outside of the CUDA graphs ({PIECEWISE}).",
-        threshold=0.0, threshold_why="intervals of the printed speeds that do not meet, beside the engine's own line",
+        threshold=0.0, threshold_why="intervals of a round's time that do not meet, accept length's own interval included, beside the engine's own line",
         evidence=(Evidence(note=f"log, byte {said[0].byte}: {said[0].text}"), *_table(series, "context_length")),
-        competitor=Competitor(fault="nccl.graph-fallback", margin=f"{fast.low / slow.high:.2f} times slower at least",
+        competitor=Competitor(fault="nccl.graph-fallback", margin=f"a round {heavy.low / quick.high:.2f} times as long at least",
                               why_rejected="a slower interconnect costs the same at every context length; here the cost grows with it"),
         refuted_by="the same fall without speculation, or with an attention backend whose graphs hold it",
         remedy="An attention backend that supports full CUDA graphs with speculation (vLLM names it in that line), and a capture size of sequences x (1 + steps) tokens.",
