@@ -290,11 +290,9 @@ def interval_of(draws: Sequence[float], value: float, n: int, method: str) -> Es
 
 @dataclass(frozen=True)
 class Linear:
-    """Least-squares fit y = sum of coefficients x columns, with t intervals and what is left over."""
+    """Least-squares fit y = sum of coefficients x columns, with t intervals."""
 
     coefficients: tuple[Estimate, ...]
-    residual_sd: float
-    """Standard deviation around the fit, with `dof` degrees of freedom."""
     covariance: tuple[tuple[float, ...], ...]
     dof: int
 
@@ -318,12 +316,11 @@ def linear(columns: Sequence[Sequence[float]], y: Sequence[float]) -> Linear:
         raise ValueError(f"{design.shape[1]} coefficients with intervals need at least {design.shape[1] + 1} different points, got {different}")
     found = np.linalg.lstsq(design, ys, rcond=None)[0]
     dof = len(ys) - design.shape[1]
-    sd = float(np.sqrt(((ys - design @ found) ** 2).sum() / dof))
-    covariance = sd**2 * np.linalg.inv(design.T @ design)
+    covariance = ((ys - design @ found) ** 2).sum() / dof * np.linalg.inv(design.T @ design)
     halves = float(special.stdtrit(dof, (1 + LEVEL) / 2)) * np.sqrt(np.diag(covariance))
     method = f"least squares, t with {dof} degrees of freedom"
     return Linear(tuple(Estimate(float(v), float(v - h), float(v + h), len(ys), len(ys), method) for v, h in zip(found, halves, strict=True)),
-                  sd, tuple(map(tuple, covariance.tolist())), dof)
+                  tuple(map(tuple, covariance.tolist())), dof)
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,6 @@ class Health:
     """Rows of zeros only."""
     constant: int
     """Rows whose values are all equal, and not zero."""
-    zero_columns: int
-    """Columns that are zero in every finite row."""
     usable: np.ndarray
     """`[N]` bool."""
 
@@ -116,13 +114,7 @@ def health(x: torch.Tensor) -> Health:
     finite = torch.isfinite(least) & torch.isfinite(most)
     zero = (least == 0) & (most == 0)
     constant = finite & ~zero & (least == most) & (x.shape[-1] > 1)
-    live = finite & ~zero
-    dead = 0
-    if live.any():
-        low, high = torch.aminmax(x if live.all() else x[live], dim=0)
-        dead = int(((low == 0) & (high == 0)).sum())
-    return Health(len(x), int((~finite).sum()), int(zero.sum()), int(constant.sum()), dead,
-                  (finite & ~zero & ~constant).numpy())
+    return Health(len(x), int((~finite).sum()), int(zero.sum()), int(constant.sum()), (finite & ~zero & ~constant).numpy())
 
 
 @dataclass(frozen=True)
