@@ -55,6 +55,8 @@ class Papers:
     tensors: Callable[[], dict[str, torch.Tensor]] | None = None
     rows: str | None = None
     """Measurements as CSV."""
+    files: Mapping[str, str] | None = None
+    """More files by their path: logs, tables, environments. The case names them in `case`."""
     case: Mapping[str, Any] | None = None
     """More keys of the case file."""
 
@@ -70,6 +72,9 @@ class Papers:
         for key, part in (("training", training), ("serving", serving)):
             if kept := {k: v for k, v in part.items() if v}:
                 raw[key] = kept
+        for path, text in (self.files or {}).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
         if self.rows:
             (folder / "runs.csv").write_text(self.rows)
             raw["measurements"] = "./runs.csv"

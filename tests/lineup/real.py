@@ -22,10 +22,9 @@ from eagle_forensics import demo
 from eagle_forensics.evidence.archives import load_archive
 from eagle_forensics.evidence.states import read_states
 from eagle_forensics.evidence.targets import read_target
+from tests.lineup.outcome import KEPT
 from tests.lineup.papers import VLLM_LAUNCH, sglang_launch
 
-KEPT = 20
-"""Samples of the dump that a case keeps, by default."""
 Sample = dict[str, Any]
 RIGHT = {("sglang", "nested"): (1, 14, 26), ("vllm", "top"): (2, 15, 27)}
 MEASURED = {"right": (3, "2.153", "707"), "early": (3, "1.907", "966"), "embedding": (3, "1.106", "1353")}

@@ -1,4 +1,4 @@
-"""The fast table: what notebooks 01 and 04 must say from papers, headers and tables alone."""
+"""Papers, headers and tiny heads: what notebook 01 must say (04 where a table is there)."""
 
 from __future__ import annotations
 
@@ -6,24 +6,10 @@ import torch
 
 from tests.evidence.builders import VD, V
 from tests.lineup import papers as p
-from tests.lineup.outcome import Expected, Planted
+from tests.lineup.outcome import abstains, healthy, planted
 
-OFFSET, ORDER, COUNT, GRAPH = "wiring.layer-offset", "wiring.plane-order", "wiring.plane-count", "wiring.graph-default-layers"
+OFFSET, COUNT, GRAPH = "wiring.layer-offset", "wiring.plane-count", "wiring.graph-default-layers"
 BUDGET, CANNOT_WIN = "args.draft-budget-overridden", "cost.cannot-win"
-
-
-def planted(name: str, make, *faults: str, follows: tuple[str, ...] = ()) -> Planted:
-    return Planted(name, make, Expected(faults, follows))
-
-
-def healthy(name: str, make) -> Planted:
-    return Planted(name, make, Expected())
-
-
-def abstains(name: str, make, *verdicts: str) -> Planted:
-    return Planted(name, make, Expected(verdicts=verdicts or ("INCONCLUSIVE",)))
-
-
 ARGUMENTS = (
     planted("budget: 16 asked, steps 1, SGLang 0.5.8", p.LLAMA.but(version="0.5.8", launch=p.sglang_launch(1, 1, 16)), BUDGET),
     planted("budget: 24 asked, steps 4", p.LLAMA.but(launch=p.sglang_launch(4, 1, 24)), BUDGET),
@@ -67,15 +53,6 @@ HEADS = (
         version="0.5.16", ids=(1, 17, 32), trainer=("specforge", None), trained=(1, 17, 32), draft={"norm_before_fc": True},
         tensors=lambda: p.head(**{"input_norm.weight": torch.ones(3 * 16, dtype=torch.bfloat16)})), "drafter.norm-flags"),
 )
-MEASURED = (
-    planted("cannot win: three runs below a fast baseline", p.LLAMA.but(launch=p.sglang_launch(1, 1, 2), rows=p.INCIDENT), CANNOT_WIN),
-    planted("cannot win: one step, slow verify", p.LLAMA.but(launch=p.sglang_launch(1, 1, 2), rows=p.table(p.base("100"), p.run("a", 1, "1.75", "70.0"))), CANNOT_WIN),
-    planted("seven drafts configured, four are best", p.LLAMA.but(launch=p.sglang_launch(7, 1, 8), rows=p.SWEEP), "cost.wrong-step-count"),
-    planted("accept rate 0.30 at length 1.80 on 0.5.13", p.LLAMA.but(version="0.5.13", launch=p.sglang_launch(5, 1, 6), rows=p.table(p.run("a", 5, "1.80", version="0.5.13", rate="0.30"))),
-            "measure.definition"),
-    planted("baseline at another concurrency", p.LLAMA.but(rows=p.table(p.base("100", concurrency="1"), p.run("a", 3, "2.5", "140", concurrency="8"))), "measure.confounded"),
-    planted("output of three tokens", p.LLAMA.but(rows=p.table(p.base("100", distinct="3"), p.run("a", 3, "3.9", "300", distinct="3"))), "measure.degenerate-output"),
-)
 DOUBLE = (
     planted("incident papers: budget, cost and graphs", p.KIMI.but(version="0.5.9", launch=p.sglang_launch(1, 1, 16), rows=p.INCIDENT, **p.OLD_IDS), BUDGET, CANNOT_WIN, GRAPH),
     planted("gpt-oss v3: unreachable id and an unread flag", p.GPT_OSS.but(
@@ -84,8 +61,6 @@ DOUBLE = (
     planted("one early and a budget overridden", p.LLAMA.but(ids=(0, 14, 27), launch=p.sglang_launch(2, 1, 8)), OFFSET, BUDGET),
     planted("algorithm EAGLE and absolute d2t", p.LLAMA.but(
         launch=p.sglang_launch(algorithm="EAGLE"), tensors=lambda: p.head(d2t=torch.arange(VD) + torch.arange(VD) // 2)), "args.algorithm-mismatch", "vocab.map-semantics"),
-    planted("cannot win and confounded", p.LLAMA.but(launch=p.sglang_launch(1, 1, 2), rows=p.table(
-        p.base("100"), p.run("a", 1, "1.75", "70.0"), "other,sglang,0.5.23,1,3,1,4,,2.4,,70,,")), CANNOT_WIN),
 )
 HEALTHY = (
     healthy("Llama, SpecForge ids", p.LLAMA),
@@ -112,10 +87,6 @@ HEALTHY = (
     healthy("whole vocabulary, no map", p.LLAMA.but(draft={"draft_vocab_size": V}, tensors=lambda: p.head(d2t=None, t2d=None, **{"lm_head.weight": p.builders.weights(V, p.builders.H)}))),
     healthy("layers.0 names from 0.5.12", p.LLAMA.but(version="0.5.12", tensors=lambda: p.renamed("midlayer.", "layers.0."))),
     healthy("tree within its capacity", p.LLAMA.but(launch=p.sglang_launch(3, 4, 16))),
-    healthy("sweep, four drafts configured", p.LLAMA.but(launch=p.sglang_launch(4, 1, 5), rows=p.SWEEP)),
-    healthy("rate 0.30 at 1.80 on 0.5.10 is accept length over tokens", p.LLAMA.but(
-        version="0.5.10", launch=p.sglang_launch(5, 1, 6), rows=p.table(p.base("50", "0.5.10"), p.run("a", 5, "1.80", "70", version="0.5.10", rate="0.30")))),
-    healthy("a run that wins", p.LLAMA.but(rows=p.table(p.base("11.8", distinct="300"), p.run("a", 3, "2.15", "25.9", distinct="290")))),
 )
 ABSTAIN = (
     abstains("nothing but a name", p.nothing),
@@ -125,11 +96,6 @@ ABSTAIN = (
     abstains("a trainer without a known convention", p.LLAMA.but(trainer=("other", None))),
     abstains("a version from the future", p.KIMI.but(version="0.9.0", **p.OLD_IDS)),
     abstains("the trainer's version is not known, its rule changed between versions", p.LLAMA.but(trainer=("speculators", None), trained=(1, 15, 28, 31))),
-    abstains("one run, no baseline", p.LLAMA.but(trainer=None, trained=None, rows=p.table(p.run("a", 3, "1.30", "40")))),
-    abstains("a run that loses, no prediction", p.LLAMA.but(rows=p.table(p.base("100", distinct="200"), p.run("a", 3, "1.60", "70", distinct="200")))),
-    abstains("accept length pinned at 1", p.LLAMA.but(rows=p.table(p.base("100"), p.run("a", 3, "1.00", "70")))),
-    abstains("a row that cannot be", p.LLAMA.but(rows=p.table(p.base("100"), p.run("a", 3, "5.20", "170")))),
     abstains("drafter folder absent", p.LLAMA.but(case={"drafter": {"path": "./draft"}}), "ERROR"),
-    abstains("empty table", p.LLAMA.but(rows=p.COLUMNS + "\n"), "ERROR", "INCONCLUSIVE"),
 )
-CASES = (*ARGUMENTS, *LAYERS, *HEADS, *MEASURED, *DOUBLE, *HEALTHY, *ABSTAIN)
+CASES = (*ARGUMENTS, *LAYERS, *HEADS, *DOUBLE, *HEALTHY, *ABSTAIN)
