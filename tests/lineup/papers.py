@@ -27,6 +27,10 @@ FAMILIES = {
     "deepseek": {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "num_hidden_layers": 61},
     "glm4-lite": {"architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "num_hidden_layers": 47},
     "qwen3-moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_hidden_layers": 94},
+    "qwen2.5-vl": {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "num_hidden_layers": 28},
+    "glm4-moe": {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "num_hidden_layers": 46},
+    "minimax": {"architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2", "num_hidden_layers": 62},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 28},
 }
 VLLM_LAUNCH = "--model ./target --speculative-config '{\"method\": \"eagle3\", \"model\": \"./drafter\", \"num_speculative_tokens\": 3}'"
 
@@ -53,6 +57,9 @@ class Papers:
     """Ids as the trainer's config wrote them."""
     draft: Mapping[str, Any] | None = None
     tensors: Callable[[], dict[str, torch.Tensor]] | None = None
+    target: Mapping[str, Any] | None = None
+    """More keys of the target's config."""
+    target_tensors: Callable[[], dict[str, torch.Tensor]] | None = None
     rows: str | None = None
     """Measurements as CSV."""
     files: Mapping[str, str] | None = None
@@ -61,10 +68,10 @@ class Papers:
     """More keys of the case file."""
 
     def __call__(self, folder: Path) -> None:
-        for name, content in (("target", KNOWN | FAMILIES[self.family]), ("drafter", self._config())):
+        for name, content, tensors in (("target", KNOWN | FAMILIES[self.family] | dict(self.target or {}), self.target_tensors), ("drafter", self._config(), self.tensors)):
             builders.write_config(folder / name, content)
-        if self.tensors:
-            save_file({k: v.contiguous() for k, v in self.tensors().items()}, folder / "drafter" / "model.safetensors")
+            if tensors:
+                save_file({k: v.contiguous() for k, v in tensors().items()}, folder / name / "model.safetensors")
         raw: dict[str, Any] = {"schema": 1, "name": "case", "target": {"path": "./target"}, "drafter": {"path": "./drafter"}}
         training = {"trainer": self.trainer and {"name": self.trainer[0], **({"version": self.trainer[1]} if self.trainer[1] else {})},
                     "layer_ids": None if self.trained is None else list(self.trained)}
