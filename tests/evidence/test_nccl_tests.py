@@ -110,6 +110,18 @@ def test_json_that_is_odd(tmp_path):
     assert Timing(14336, True, 24.568835, 0.583503, 1.021131, 0, "bfloat16", "sum") in found.rows
 
 
+def test_a_run_that_stops_before_its_first_row_is_a_record(tmp_path):
+    text = (FIXTURES / "nccltests_v2.13_simple.txt").read_text()
+    file = tmp_path / "t.txt"
+    file.write_text(text[: text.index("       14336")])
+    found = read_nccl_tests(file)
+    assert found.stopped and found.ranks == 8 and not found.failed and "did not end" in found.notes[0]
+    assert not read_nccl_tests(FIXTURES / "nccltests_v2.13_simple.txt").stopped
+    file.write_text(text[: text.index("       14336")] + "# Out of bounds values : 0 OK\n")
+    with pytest.raises(EvidenceError, match="no nccl-tests table"):
+        read_nccl_tests(file)
+
+
 @pytest.mark.parametrize(("content", "word"), [("hello\n", "no nccl-tests table"), ("{", "not valid JSON"), ("{}", "no `results`"), ('{"results": [{}]}', "none of its 1"),
                                                ("#       size         count      type   redop    root     time\n", "no nccl-tests table")])
 def test_another_file_is_refused(content, word, tmp_path):

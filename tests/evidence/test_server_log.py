@@ -20,6 +20,13 @@ def test_lines_carry_their_kind_and_place(tmp_path):
     assert found.arguments is None
 
 
+def test_what_the_engine_says_of_its_own_all_reduce_by_release(tmp_path):
+    log = tmp_path / "a.log"
+    why = b" is disabled because it's not supported on more than two PCIe-only GPUs.\n"
+    log.write_bytes(b"".join(name + why for name in (b"Custom allreduce", b"CustomAllreduce", b"CustomAllReduceV2")) + b"[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1\n")
+    assert read_server_log(log).counts == {"all-reduce": 3, "timeout": 1}
+
+
 def test_a_line_across_two_blocks_is_found_once(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "CHUNK", 64)
     log = tmp_path / "a.log"

@@ -62,19 +62,38 @@ LL = {"NCCL_PROTO": "allreduce:LL,Simple"}
     (launches(26.0, large=1787), launches(26.1, env={"NCCL_MIN_CTAS": "16"}, large=900), {"NCCL_MIN_CTAS": "16"}, Status.PASS, None),
 ])
 def test_settings_by_the_cases_own_tables(first, second, served, status, fault):
-    found = settings([*first, *second], PLAN, served)
+    found, = settings([*first, *second], PLAN, served)
     assert (found.status, found.fault) == (status, fault), found.statement
     assert not found.required and (fault is None or found.competitor.fault != fault)
 
 
 def test_a_failed_search_is_the_fault_behind_a_slow_default():
-    assert settings([*launches(48.0), *launches(26.0, env=LL)], PLAN, {}, fallback=True).fault == "nccl.graph-fallback"
+    assert settings([*launches(48.0), *launches(26.0, env=LL)], PLAN, {}, fallback=True)[0].fault == "nccl.graph-fallback"
 
 
 def test_text_tables_prove_nothing():
     tables = [read_nccl_tests(FIXTURES / f"nccltests_{n}.txt") for n in ("v2.13_simple", "v2.18_ll")] * 4
-    assert all(t.environment is None for t in tables) and settings(tables, PLAN, {}).status is Status.SKIPPED
+    assert all(t.environment is None for t in tables) and settings(tables, PLAN, {})[0].status is Status.SKIPPED
     assert versions([], None, None, off="one rank").next_step is None
+
+
+CTAS = {"NCCL_MIN_CTAS": "16"}
+
+
+def test_a_setting_chosen_by_large_messages_is_named_only_where_decode_pays_for_it():
+    dear, free = (settings([*launches(26.0, large=1787), *launches(us, env=CTAS, large=900)], PLAN, CTAS)[0] for us in (31.0, 26.1))
+    assert (dear.status, dear.fault, dear.competitor.fault, dear.id) == (Status.FAIL, "nccl.wrong-size", "nccl.env-ignored", "nccl.large-messages")
+    assert "0.6 ms less" in dear.predicted_effect and free.status is Status.PASS and "says nothing of decode" in free.statement
+    unchosen, = settings([*launches(31.0, large=900), *launches(26.0, env=CTAS, large=1787)], PLAN, {})
+    assert unchosen.status is Status.INCONCLUSIVE, "nobody set anything"
+
+
+def test_each_of_two_settings_is_named():
+    off, both = {"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_DISABLE": "1", **CTAS}
+    tables = [*launches(48.0, env=both, large=700), *launches(40.0, env=off, large=1000), *launches(30.0, env=CTAS, large=1100)]
+    found = settings(tables, PLAN, both)
+    assert {f.id: f.fault for f in found} == {"nccl.trade": "nccl.p2p-trade", "nccl.large-messages": "nccl.wrong-size"}
+    assert settings(tables[:4] + tables[8:], PLAN, both)[0].fault == "nccl.p2p-trade"
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -41,7 +41,7 @@ def test_an_environment_that_nobody_reads_is_not_accused():
 def test_nothing_known_is_not_a_pass():
     found = f.evaluate(tp=None)
     assert {x.status for x in found} == {Status.SKIPPED} and verdict(found) is Verdict.INCONCLUSIVE
-    assert len({x.id for x in found}) == len(found) == 12
+    assert len({x.id for x in found}) == len(found) == 14
 
 
 def test_each_missing_piece_names_its_command():

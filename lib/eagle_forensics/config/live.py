@@ -99,7 +99,7 @@ def _typed_otherwise(found: Inspection, live: LiveServer) -> str:
 
 
 def _arguments(found: Inspection, log: ServerLog) -> Finding:
-    said = tuple(Evidence(note=f"{line.text} (byte {line.byte})", path=str(log.path.name)) for line in log.lines if line.kind in ("arguments", "fusion"))
+    said = tuple(Evidence(note=f"{line.text} (byte {line.byte})", path=str(log.path.name)) for line in log.lines if line.kind in ("arguments", "fusion", "all-reduce"))
     if log.arguments is None:
         return ARGUMENTS.suspects(None, f"{log.path.name} does not print the server's arguments ({log.bytes} bytes, {sum(log.counts.values())} lines of interest)", evidence=said,
                                   next_step="Keep the log from the server's start, or save the reply of /server_info.")

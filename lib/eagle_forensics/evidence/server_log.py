@@ -29,9 +29,11 @@ MARKS: tuple[tuple[str, bytes], ...] = (
     ("runner", b"Runner V2 does not yet support"), ("runner", b"runner v2 does not yet support"), ("layers", b"auxiliary layers from"),
     ("quantization", b"Cannot find the config file for"), ("quantization", b"Draft model quantization ("), ("loading", b"skipping unexpected weight"),
     ("loading", b"KeyError: '"), ("loading", b"Detected EAGLE model"), ("loading", b"only supports 1 layer"), ("fusion", b"AllReduce Fusion"),
-    ("fusion", b"Custom allreduce is disabled"), ("graphs", b"setting cudagraph_mode="), ("graphs", b"Truncating max_cudagraph_capture_size"),
+    *(("all-reduce", name + b" is disabled") for name in (b"Custom allreduce", b"CustomAllreduce", b"CustomAllReduceV2")),
+    ("timeout", b"Watchdog caught collective operation timeout"), ("graphs", b"setting cudagraph_mode="), ("graphs", b"Truncating max_cudagraph_capture_size"),
 )  # fmt: skip
-"""Kind of a line and the words that mark it (sglang.md 1.1 and 4.4, vllm.md 2.4: the engines' own sentences)."""
+"""Kind of a line and the words that mark it: the engines' own sentences, and of PyTorch's watchdog. `Custom allreduce` is what SGLang 0.5.9 and vLLM print; SGLang 0.5.23
+names its class there (distributed/device_communicators/custom_all_reduce_utils.py)."""
 
 _LAYERS = re.compile(r"auxiliary layers from [\w ]+: [\(\[]([\d,\s]+)[\)\]]")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -42,7 +44,7 @@ class LogLine:
     """One line of the log that says something."""
 
     kind: str
-    """`arguments`, `layers`, `runner`, `quantization`, `loading`, `fusion`, `graphs`."""
+    """`arguments`, `layers`, `runner`, `quantization`, `loading`, `fusion`, `all-reduce`, `timeout`, `graphs`."""
     text: str
     byte: int
     """Where the line begins in the file."""

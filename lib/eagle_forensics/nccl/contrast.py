@@ -28,7 +28,8 @@ PREFILL_TOKENS = 512
 """Tokens of a short prompt: from here on a message is prefill's."""
 _SILENT = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP")
 """Prefixes of variables that only print."""
-VERSION, TRADE = "nccl.version-regression", "nccl.p2p-trade"
+VERSION, TRADE, SIZE = "nccl.version-regression", "nccl.p2p-trade", "nccl.wrong-size"
+_TRANSPORT = ("NCCL_P2P_", "NCCL_SHM_")
 
 
 @dataclass(frozen=True)
@@ -116,41 +117,93 @@ def versions(tests: Sequence[NcclTests], plan: MessagePlan | None, served: str |
                    predicted_effect=_saved(other, mine, plan), next_step="The server's own tokens/s with each library, same settings.")
 
 
-def settings(tests: Sequence[NcclTests], plan: MessagePlan | None, served: Mapping[str, str] | None, *, off: str | None = None, fallback: bool = False) -> Finding:
-    """Do the case's tables show a setting that beats the served one? `served`: its environment; `fallback`: its graph search failed."""
+def settings(tests: Sequence[NcclTests], plan: MessagePlan | None, served: Mapping[str, str] | None, *, off: str | None = None, fallback: bool = False) -> list[Finding]:
+    """Do the case's tables show a setting that beats the served one? `served`: its environment; `fallback`: its graph search failed. One finding a fault, or one that names none."""
     common: dict[str, Any] = {"id": "nccl.tables", "question": "Do the case's own tables show a faster setting than the served one?", "notebook": NOTEBOOK, "required": False}
     pairs = [] if off or plan is None else [(a, b, e) for a, b in _alike(tests) if a.nccl == b.nccl and dict(a.env) != dict(b.env) and (e := _decode(a, b, plan))]
     if not pairs:
-        return Finding(**common, status=Status.SKIPPED, statement="Settings were not compared: " + (off or "no two environments were measured at decode size with one library; a text table does not record its own") + ".",
-                       next_step=None if off else f"nccl-tests with -J, {LAUNCHES} launches of each setting, in turn.")
+        return [Finding(**common, status=Status.SKIPPED, statement="Settings were not compared: " + (off or "no two environments were measured at decode size with one library; a text table does not record its own") + ".",
+                       next_step=None if off else f"nccl-tests with -J, {LAUNCHES} launches of each setting, in turn.")]
     known = [_ordered(p, _is_served(p[0], p[1], served)) for p in pairs if _is_served(p[0], p[1], served) != _is_served(p[1], p[0], served)]
-    other, mine, e = max(known or [_ordered(p, p[2].ratio < 1) for p in pairs], key=lambda p: p[2].ratio)
-    names = _difference(other, mine)
-    large = effect(other, mine, message_bytes(plan.hidden, PREFILL_TOKENS, plan.element_bytes), float("inf"))
-    common |= {"observed": e.ratio, "expected": 1.0, "unit": "time of the served setting over the other", "n": e.launches, "interval": e.bounds, "evidence": _evidence(mine, other),
-               "threshold": 1 + GAIN, "threshold_why": "launches of one setting differ by 2 to 5 %, and these were not run side by side"}
-    told = f"{_shown(mine, names)} against {_shown(other, names)}: {e.text}" + (f", {large.text}" if large else "")
-    if not known or e.launches < LAUNCHES:
+    decided = [_pair(p, plan) for p in known if p[2].launches >= LAUNCHES]
+    named = {slug: p for p in sorted(decided, key=lambda p: p.decode.ratio) if (slug := p.fault(fallback))}
+    if named:
+        return [_accused(slug, p, common, plan) for slug, p in named.items()]
+    p = _pair(max(known or [_ordered(p, p[2].ratio < 1) for p in pairs], key=lambda p: p[2].ratio), plan)
+    common |= _figures(p)
+    if p not in decided:
         why = f"fewer than {LAUNCHES} launches a side" if known else "neither is known to be served"
-        return Finding(**common, status=Status.INCONCLUSIVE, statement=f"{told}; {why}, so nothing is concluded.", next_step=f"{LAUNCHES} launches of each, in turn; and the environment of the served process.")
-    opposite = large is not None and large.proven and e.proven and (large.ratio > 1) != (e.ratio > 1)
-    if opposite and all(n.startswith(("NCCL_P2P_", "NCCL_SHM_")) for n in names):
-        return Finding(**common, status=Status.FAIL, fault=TRADE, statement=f"The transport trades latency for throughput: {told}.",
-                       competitor=Competitor(fault="measure.confounded", margin=f"no overlap of {e.launches} and {large.launches} launches at either end",
-                                             why_rejected=f"library, ranks and every other variable are recorded and equal; only {', '.join(names)} differs"),
-                       refuted_by=faults.fault(TRADE).refuted_if, remedy=faults.fault(TRADE).remedy, next_step="The server's tokens/s at one request and at the usual number, under both.")
-    if opposite:
-        return Finding(**common, status=Status.INCONCLUSIVE, statement=f"A trade between decode and prefill: {told}.", next_step="The server's tokens/s at one request and at the usual number, and its prefill time.")
-    if e.proven and e.ratio > 1:
-        slug = "nccl.graph-fallback" if fallback else "nccl.algorithm"
-        return Finding(**common, status=Status.FAIL, fault=slug, statement=f"The served setting is slower at decode size than another that was measured: {told}.",
-                       competitor=Competitor(fault=faults.fault(slug).rival, margin=f"no overlap of {e.launches} launches a side",
-                                             why_rejected=f"library and ranks are equal and recorded; only {', '.join(names)} differs"),
-                       refuted_by="A paired A/B in turn whose interval holds 1, or the server's tokens/s unchanged.", predicted_effect=_saved(other, mine, plan),
-                       remedy=f"A/B in the server of {_shown(other, names)}.", next_step="The server's own A/B: both environments, each with and without speculation.")
-    only_large = large is not None and large.proven and not e.apart
-    return Finding(**common, status=Status.PASS, statement=f"No measured setting beats the served one at decode size: {told}." +
-                   (" Large messages alone differ: that says nothing of decode." if only_large else ""))
+        return [Finding(**common, status=Status.INCONCLUSIVE, statement=f"{p.text}; {why}, so nothing is concluded.", next_step=f"{LAUNCHES} launches of each, in turn; and the environment of the served process.")]
+    if p.opposite:
+        return [Finding(**common, status=Status.INCONCLUSIVE, statement=f"A trade between decode and prefill: {p.text}.", next_step="The server's tokens/s at one request and at the usual number, and its prefill time.")]
+    only_large = p.large is not None and p.large.proven and not p.decode.apart
+    return [Finding(**common, status=Status.PASS, statement=f"No measured setting beats the served one at decode size: {p.text}." +
+                    (" Large messages alone differ: that says nothing of decode." if only_large else ""))]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The served setting against another one."""
+
+    other: Side
+    mine: Side
+    decode: Effect
+    large: Effect | None
+    """At sizes of prefill."""
+
+    @property
+    def names(self) -> list[str]:
+        return _difference(self.other, self.mine)
+
+    @property
+    def text(self) -> str:
+        return f"{_shown(self.mine, self.names)} against {_shown(self.other, self.names)}: {self.decode.text}" + (f", {self.large.text}" if self.large else "")
+
+    @property
+    def opposite(self) -> bool:
+        """Decode and prefill prove opposite things."""
+        return self.large is not None and self.large.proven and self.decode.proven and (self.large.ratio > 1) != (self.decode.ratio > 1)
+
+    def fault(self, fallback: bool) -> str | None:
+        """What the pair proves: a trade of the transport; a setting chosen by large messages that decode pays for; a better one."""
+        if self.opposite and all(n.startswith(_TRANSPORT) for n in self.names):
+            return TRADE
+        if self.opposite:
+            chosen = all(n in self.mine.env and not n.startswith(_TRANSPORT) for n in self.names)
+            return SIZE if chosen and self.decode.ratio > 1 else None
+        if self.decode.proven and self.decode.ratio > 1:
+            return "nccl.graph-fallback" if fallback else "nccl.algorithm"
+        return None
+
+
+def _pair(ordered: tuple[Side, Side, Effect], plan: MessagePlan) -> _Pair:
+    other, mine, decode = ordered
+    return _Pair(other, mine, decode, effect(other, mine, message_bytes(plan.hidden, PREFILL_TOKENS, plan.element_bytes), float("inf")))
+
+
+def _figures(p: _Pair) -> dict[str, Any]:
+    e = p.decode
+    return {"observed": e.ratio, "expected": 1.0, "unit": "time of the served setting over the other", "n": e.launches, "interval": e.bounds, "evidence": _evidence(p.mine, p.other),
+            "threshold": 1 + GAIN, "threshold_why": "launches of one setting differ by 2 to 5 %, and these were not run side by side"}
+
+
+def _accused(slug: str, p: _Pair, common: Mapping[str, Any], plan: MessagePlan) -> Finding:
+    known, names, gain = faults.fault(slug), ", ".join(p.names), _saved(p.other, p.mine, plan)
+    shared = {**common, **_figures(p), "status": Status.FAIL, "fault": slug, "refuted_by": known.refuted_if, "remedy": known.remedy}
+    ends = f"no overlap of {p.decode.launches} and {p.large.launches} launches at either end" if p.large else f"no overlap of {p.decode.launches} launches a side"
+    equal = f"library, ranks and every other variable are recorded and equal; only {names} differs"
+    if slug == TRADE:
+        return Finding(**shared | {"id": "nccl.trade"}, statement=f"The transport trades latency for throughput: {p.text}.", next_step="The server's tokens/s at one request and at the usual number, under both.",
+                       competitor=Competitor(fault=known.rival, margin=ends, why_rejected=equal))
+    if slug == SIZE:
+        return Finding(**shared | {"id": "nccl.large-messages", "remedy": f"Take {names} away, or keep it to prefill's sizes (a tuner file by size): a setting for decode is judged by the time column at {plan.bytes:,} bytes."},
+                       statement=f"The served setting gains at sizes that decode never sends and costs at those that it sends: {p.text}.", predicted_effect=gain,
+                       competitor=Competitor(fault=known.rival, margin=ends, why_rejected=f"a setting that is not taken changes no size; {names} changes both ends"),
+                       next_step="The server's tokens/s without it, and its prefill time.")
+    return Finding(**shared | {"refuted_by": "A paired A/B in turn whose interval holds 1, or the server's tokens/s unchanged.", "remedy": f"A/B in the server of {_shown(p.other, p.names)}."},
+                   statement=f"The served setting is slower at decode size than another that was measured: {p.text}.", predicted_effect=gain,
+                   competitor=Competitor(fault=known.rival, margin=f"no overlap of {p.decode.launches} launches a side", why_rejected=f"library and ranks are equal and recorded; only {names} differs"),
+                   next_step="The server's own A/B: both environments, each with and without speculation.")
 
 
 def _alike(tests: Sequence[NcclTests]) -> list[tuple[Side, Side]]:

@@ -10,13 +10,16 @@ from typing import Any
 
 from eagle_forensics import faults
 from eagle_forensics.evidence.decode_log import DecodeLog
-from eagle_forensics.evidence.nccl.records import NcclLog, NcclTests, Trace
+from eagle_forensics.evidence.nccl.records import NcclLog, NcclTests, Topology, Trace
+from eagle_forensics.evidence.server_log import LogLine
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.nccl import contrast, dispatch, engine
 from eagle_forensics.nccl.audit import Host
 from eagle_forensics.nccl.belief import RING, TREES, Belief, chain
 from eagle_forensics.nccl.decode import rounds_logged
+from eagle_forensics.nccl.hang import first_collective
 from eagle_forensics.nccl.live import Live
+from eagle_forensics.nccl.refused import kernel
 from eagle_forensics.nccl.settings import LOG_ENV, NOTEBOOK, settings
 from eagle_forensics.nccl.sizes import MessagePlan, saving_ms
 from eagle_forensics.nccl.traces import ways
@@ -27,17 +30,20 @@ DECODE_LIMIT = 256 * 1024
 
 def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | None = None, live: Live | None = None,
              meant: Mapping[str, str] | None = None, host: Host | None = None, log: NcclLog | None = None,
-             tests: Sequence[NcclTests] = (), topology: Mapping[str, int] | None = None, belief: Belief | None = None,
-             traces: Sequence[Trace] = (), decode: DecodeLog | None = None) -> list[Finding]:
-    """All findings of notebook 05. `tp`: tensor parallel size; `device`: `cpu`, `cuda`, None if unknown; the rest where the case has it."""
+             tests: Sequence[NcclTests] = (), topology: Topology | None = None, belief: Belief | None = None,
+             traces: Sequence[Trace] = (), decode: DecodeLog | None = None, said: Sequence[LogLine] = ()) -> list[Finding]:
+    """All findings of notebook 05. `tp`: tensor parallel size; `device`: `cpu`, `cuda`, None if unknown; `said`: lines of the server log; the rest where the case has it."""
     off = off_path(tp, device)
     if off:
         return [path(tp, device)]
-    host = host or Host()
-    return [path(tp, device, host.link, traces), *settings(live, host, meant=meant, log=log, off=off), messages(plan, tp, device, measured=bool(tests)), graph(log, plan, tests, off=off, belief=belief),
-            choice(log, belief, off=off), dispatch.transport(log, off=off), dispatch.spread(log, plan, belief, off=off), rounds_logged(decode), curve(tests, plan, off=off),
-            contrast.versions(tests, plan, host.nccl, off=off),
-            contrast.settings(tests, plan, engine.applied(live.env, host.made) if live else None, off=off, fallback=bool(belief and belief.fallback)), links(topology, off=off)]
+    host, env, measured = host or Host(), live.env if live else None, [t for t in tests if t.rows]
+    served = engine.applied(live.env, host.made) if live else None
+    return [path(tp, device, host.link, traces), *settings(live, host, meant=meant, log=log, off=off), messages(plan, tp, device, measured=bool(measured)),
+            graph(log, plan, measured, off=off, belief=belief, served=served), choice(log, belief, off=off), dispatch.transport(log, off=off), dispatch.spread(log, plan, belief, off=off),
+            rounds_logged(decode), curve(measured, plan, off=off), contrast.versions(measured, plan, host.nccl, off=off),
+            *contrast.settings(measured, plan, served, off=off, fallback=bool(belief and belief.fallback)), links(topology.counts if topology else None, off=off),
+            kernel([s for s in said if s.kind == "all-reduce"], tp=tp, plan=plan, log=log, topology=topology, traces=traces, env=env, off=off),
+            first_collective([s for s in said if s.kind == "timeout"], tests=tests, log=log, tp=tp, env=env, off=off)]
 
 
 def path(tp: int | None, device: str | None = None, link: str | None = None, traces: Sequence[Trace] = ()) -> Finding:
@@ -83,8 +89,8 @@ def messages(plan: MessagePlan | None, tp: int | None, device: str | None = None
 
 
 def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[NcclTests] = (), *, off: str | None = None,
-          belief: Belief | None = None) -> Finding:
-    """Did NCCL find its way through the machine, and which protocol does it choose at decode size?"""
+          belief: Belief | None = None, served: Mapping[str, str] | None = None) -> Finding:
+    """Did NCCL find its way through the machine, and which protocol does it choose at decode size? `served`: the server's environment."""
     common: dict[str, Any] = {"id": "nccl.graph", "question": "Did NCCL recognise the machine, and what does it choose at decode size?", "notebook": NOTEBOOK}
     if off or log is None:
         why = off or "no NCCL log is in the case. It would tell a failed topology search (one channel, Simple) from a healthy choice (LL)"
@@ -106,6 +112,10 @@ def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[
             return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, observed=text,
                            statement=f"NCCL's topology search failed ({text}), but decode does not pay for Simple: {chosen}. Larger messages (prefill) have one slow graph.",
                            next_step="Measure prefill size with NCCL_GRAPH_FILE (dump, edit, load) against this.")
+        if not picks and (forced := {**(served or {}), **log.environment}.get("NCCL_PROTO")):
+            return Finding(**common, status=Status.INCONCLUSIVE, fault="nccl.graph-fallback", evidence=evidence, observed=text,
+                           statement=f"NCCL's topology search failed ({text}), but NCCL_PROTO={forced} limits what it may choose, and the log shows {chosen}.",
+                           next_step=f"Start the server once with {LOG_ENV}: the lines of TUNING name the protocol at decode size.")
         return Finding(
             **common, status=Status.FAIL, fault="nccl.graph-fallback", observed=text, expected="a bandwidth above 0.1 GB/s, LL at decode size",
             threshold=0.1, threshold_why="the value NCCL's graph search writes when it finds no path (search.cc)", unit="GB/s",

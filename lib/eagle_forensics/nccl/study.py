@@ -20,6 +20,7 @@ from eagle_forensics.evidence.nccl.records import NcclLog, NcclTests, Topology, 
 from eagle_forensics.evidence.nccl.topology import read_topology
 from eagle_forensics.evidence.nccl.traces import read_trace
 from eagle_forensics.evidence.records import EvidenceError
+from eagle_forensics.evidence.server_log import LogLine, read_server_log
 from eagle_forensics.evidence.targets import read_target
 from eagle_forensics.finding import Finding, Status
 from eagle_forensics.nccl import (
@@ -67,6 +68,8 @@ class Work:
     topology: Topology | None
     traces: tuple[Trace, ...]
     decode: DecodeLog | None
+    said: tuple[LogLine, ...]
+    """Lines of the server log that say something, of either engine."""
     belief: Belief | None
     gpus: int | None
     gpu: str | None
@@ -110,6 +113,7 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     topology = read("topology", read_topology, nccl.topology) if nccl.topology else None
     traces = tuple(t for i, path in enumerate(nccl.traces) if (t := read(f"traces-{i}", read_trace, path)))
     decode = read("server-log", read_decode_log, serving.log) if serving.log and serving.engine == "sglang" else None
+    server_log = read("server-log", read_server_log, serving.log) if serving.log and (serving.engine != "sglang" or decode) else None
     release = log.version if log else None
     nodes = max((log.nodes if log else None) or 1, read("launch-nodes", _whole, flags.get("nnodes")) or 1)
     stages = read("launch-pp", _whole, flags.get("pp") or flags.get("pp_size") or flags.get("pipeline_parallel_size")) or 1
@@ -119,7 +123,7 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     belief = believe(log, decode_sizes(sent), capability=hardware.compute_capability if hardware else None, release=release, tests=tests, env=env, ranks=sent.tp) if sent else None
     runs = tokens.rounds(acceptance)
     spanned = log.nodes if log and log.nodes and log.ranks == tp else -(-nodes // stages)
-    return Work(tp, device, spanned, sent, live, typed, served, host, log, tests, topology, traces, decode, belief, hardware.count if hardware else tp,
+    return Work(tp, device, spanned, sent, live, typed, served, host, log, tests, topology, traces, decode, server_log.lines if server_log else (), belief, hardware.count if hardware else tp,
                 hardware.gpu if hardware else None, target.config if target else None, runs, _cost(runs, target.config if target else None), tuple(problems))
 
 
@@ -143,7 +147,7 @@ def space(work: Work, measured: Bench) -> Space | None:
 def judge(work: Work) -> list[Finding]:
     """What NCCL does with its settings on the served machine."""
     return findings.evaluate(tp=work.tp, device=work.device, plan=work.plan, live=work.live, meant=work.meant, host=work.host, log=work.log, tests=work.tests,
-                             topology=work.topology.counts if work.topology else None, belief=work.belief, traces=work.traces, decode=work.decode)
+                             topology=work.topology, belief=work.belief, traces=work.traces, decode=work.decode, said=work.said)
 
 
 def joined(work: Work, measured: Bench) -> list[Finding]:

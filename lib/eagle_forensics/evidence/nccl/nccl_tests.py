@@ -37,7 +37,7 @@ _OURS = re.compile(rb"^(?:\[\d[^\n>\]]*\](?:<std(?:out|err)>)?:?)*[ \t]*(?:#|\d+
 
 
 def read_nccl_tests(path: str | Path) -> NcclTests:
-    """One run, text or JSON. EvidenceError for a file without a table."""
+    """One run, text or JSON; one that stopped before its first row has none. EvidenceError for a file without a table."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -72,11 +72,14 @@ def _from_text(path: Path) -> NcclTests:
             rows += taken
             if not taken:
                 cut.append(line[:80])
-    if not rows:
+    stopped = not rows and not cut and not footer and bool(columns and ranks and "iterations" in facts)
+    if not rows and not stopped:
         raise EvidenceError(f"{path}: no nccl-tests table found; expected a header `#  size  count  type ...` with rows under it "
                             "(the text that all_reduce_perf prints, or the JSON of its -J)")
     notes = [f"{len(cut)} rows are cut or impossible and left out. The first: {cut[0]!r}."] if cut else []
-    if not footer:
+    if stopped:
+        notes.append("The run printed the head of its table and no row: its first collective did not end, or the run was ended by hand.")
+    elif not footer:
         notes.append("The footer is missing (`# Out of bounds values`): the run did not end, or the file is cut. Whether results were right is not known.")
     if odd:
         notes.append("Some bytes are not UTF-8; lines that hold them are read as far as they are text.")

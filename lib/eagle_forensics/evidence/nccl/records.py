@@ -63,6 +63,11 @@ class NcclTests:
     notes: tuple[str, ...] = ()
     """What was odd or left out, one sentence each."""
 
+    @property
+    def stopped(self) -> bool:
+        """The run printed its ranks and the head of its table, and never a row."""
+        return not self.rows
+
     def at(self, size: int, *, in_place: bool = False) -> Timing | None:
         """The row of exactly that size."""
         return next((r for r in self.rows if r.bytes == size and r.in_place == in_place), None)
