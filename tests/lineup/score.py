@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle_forensics.faults import catalogue
+from eagle_forensics.suite.files import write_json
 
 Row = dict[str, Any]
 NONE = "(none)"
+TARGETS = {"single_first": 0.95, "double_all_named": 0.80, "healthy_passed": 1.0, "abstained": 1.0}
+"""Share of the cases of a kind that must be right; no healthy case may be accused."""
+RECORDED = Path(__file__).parent / "recorded.json"
 KNOWN_MISSES = json.loads((Path(__file__).parent / "known_misses.json").read_text(encoding="utf-8"))
 """Name of a case -> why the suite is known to miss it. Only what is listed here may be missed."""
 
@@ -40,23 +43,32 @@ def confusion(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     return {planted: dict(named) for planted, named in sorted(table.items())}
 
 
-def unplanted(rows: Sequence[Row]) -> list[str]:
-    """Slugs of the catalogue that no case plants."""
-    return [slug for slug in catalogue() if not any(slug in r["planted"] for r in rows)]
-
-
 def unexpected(rows: Sequence[Row]) -> list[Row]:
     """What makes a line-up fail: a healthy case accused, or a case missed that is not a known miss."""
     return [r for r in rows if (not r["right"] and r["name"] not in KNOWN_MISSES) or (r["kind"] == "healthy" and r["named"])]
 
 
 def last_recorded(folder: Path, tier: str) -> dict[str, Any] | None:
-    """The newest `lineup.json` of this tier under `folder`."""
+    """The newest `lineup.json` of this tier under `folder`, else what the project has recorded."""
     for file in sorted(folder.glob("*/lineup.json"), reverse=True):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        if result["tier"] == tier:
-            return result
-    return None
+        earlier = json.loads(file.read_text(encoding="utf-8"))
+        if earlier["tier"] == tier:
+            return earlier
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else {}
+    return recorded.get(tier)
+
+
+def record(tier: str, rows: Sequence[Row]) -> None:
+    """Keep a result with the project: what was right and named, by case."""
+    kept = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else {}
+    kept[tier] = {"tier": tier, "counts": counts(rows), "cases": [{k: r[k] for k in ("name", "right", "named")} for r in rows]}
+    write_json(RECORDED, kept)
+
+
+def result(tier: str, when: str, seconds: float, rows: Sequence[Row], before: dict[str, Any] | None) -> dict[str, Any]:
+    """The content of `lineup.json`."""
+    return {"tier": tier, "when": when, "seconds": round(seconds, 1), "counts": counts(rows), "targets": TARGETS, "confusion": confusion(rows),
+            "cases": list(rows), "changes": changes(rows, before)}
 
 
 def changes(rows: Sequence[Row], before: dict[str, Any] | None) -> list[str]:
@@ -86,5 +98,5 @@ def report(rows: Sequence[Row], before: dict[str, Any] | None) -> str:
         lines += [f"    known: {KNOWN_MISSES[row['name']]}"] if row["name"] in KNOWN_MISSES else [f"    {s[:260]}" for s in row["statements"]]
     mended = [name for name in KNOWN_MISSES if any(r["name"] == name and r["right"] for r in rows)]
     lines += [f"  no longer missed, take it off known_misses.json: {name}" for name in mended]
-    lines += ["", f"  {len(unplanted(rows))} of {len(catalogue())} slugs are not planted here", "", "against the last result: " + ("; ".join(changes(rows, before)) or "no change")]
+    lines += ["", "against the last result: " + ("; ".join(changes(rows, before)) or "no change")]
     return "\n".join(lines)

@@ -9,6 +9,7 @@ import base64
 import hashlib
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -37,14 +38,16 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def render(template: str, **context: Any) -> str:
-    """A page from a template that extends `page.html.j2`."""
+def render(template: str | Path, **context: Any) -> str:
+    """A page from a template that extends `page.html.j2`: a name in templates/, or a file elsewhere."""
     script = asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
               "base-uri 'none'; form-action 'none'")
     style = asset("notebook.css") + asset("page.css")
-    return _environment().get_template(template).render(script=Markup(script), style=Markup(style), policy=policy, **context)
+    environment = _environment()
+    page = environment.from_string(template.read_text(encoding="utf-8")) if isinstance(template, Path) else environment.get_template(template)
+    return page.render(script=Markup(script), style=Markup(style), policy=policy, **context)
 
 
 def _visible(value: Any) -> Any:
