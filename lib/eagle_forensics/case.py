@@ -173,6 +173,8 @@ class Case(_Part):
     captures: tuple[Capture, ...] = ()
     measurements: Path | None = None
     """CSV with one row a measured run."""
+    answers: Path | None = None
+    """Answers of a live measurement: a run folder, or the folder that its notebook 04 left."""
     nccl: Nccl = Nccl()
 
     file: Path | None = Field(default=None, exclude=True)

@@ -107,14 +107,14 @@ def ceilings(runs: Sequence[Run]) -> tuple[Ceiling, ...]:
 
 
 def impossible(tests: Sequence[Ceiling]) -> tuple[Ceiling, ...]:
-    """Comparable runs that no drafter could have won, unless a repeat of the same settings says otherwise, or another step count wins."""
+    """Comparable runs that no drafter could have won, unless a repeat of the same settings says otherwise, or another step count or load wins."""
     contradicted = {c.run.settings for c in tests if c.outcome is not Outcome.CANNOT_WIN}
-    return tuple(c for c in tests if c.outcome is Outcome.CANNOT_WIN and not c.differs and c.run.settings not in contradicted and not pays_at_other_steps(c, tests))
+    return tuple(c for c in tests if c.outcome is Outcome.CANNOT_WIN and not c.differs and c.run.settings not in contradicted and not pays_otherwise(c, tests))
 
 
-def pays_at_other_steps(test: Ceiling, tests: Sequence[Ceiling]) -> bool:
-    """Whether a run that differs in its steps alone wins: then speculation can win at this cost, and only the number of steps is in question."""
-    return any(c.outcome is Outcome.WINS and not c.differs and not compare(test.run, c.run).confounded for c in tests)
+def pays_otherwise(test: Ceiling, tests: Sequence[Ceiling]) -> bool:
+    """Whether a run that differs in its steps, or in its load, alone wins: then speculation can win at this cost, and only that setting is in question."""
+    return any(c.outcome is Outcome.WINS and not c.differs and not (compare(test.run, c.run).confounded and compare(test.run, c.run, frozenset({"concurrency"})).confounded) for c in tests)
 
 
 def hull(values: Sequence[stats.Estimate]) -> stats.Estimate:
@@ -122,3 +122,8 @@ def hull(values: Sequence[stats.Estimate]) -> stats.Estimate:
     mean = sum(v.value for v in values) / len(values)
     method = values[0].method if len(values) == 1 else f"range of {len(values)} repeats"
     return stats.Estimate(mean, min(v.low for v in values), max(v.high for v in values), len(values), len(values), method)
+
+
+def ratio(a: stats.Estimate, b: stats.Estimate) -> stats.Estimate:
+    """a / b of two speeds, from the ends of both intervals."""
+    return stats.Estimate(a.value / b.value, a.low / b.high, a.high / b.low, a.n + b.n, 0, "ends of both intervals")

@@ -8,7 +8,7 @@ from typing import Any
 from eagle_forensics.acceptance.runs import Run
 
 FIELDS = ("engine", "engine_version", "speculative", "steps", "topk", "draft_tokens", "temperature", "concurrency",
-          "context_length", "dataset", "prompts_hash", "cuda_graph", "env_hash")
+          "context_length", "dataset", "prompts_hash", "cuda_graph", "env_hash", "drafter", "prefix_cache", "dp_attention", "grammar", "images")
 SPECULATION = frozenset({"speculative", "steps", "topk", "draft_tokens"})
 """One variable: a run without speculation has none of them."""
 ESSENTIAL = ("engine_version", "temperature", "concurrency", "prompts_hash", "env_hash")

@@ -11,7 +11,7 @@ from eagle_forensics.acceptance.ceiling import (
     Ceiling,
     Outcome,
     impossible,
-    pays_at_other_steps,
+    pays_otherwise,
 )
 from eagle_forensics.acceptance.cost import Sweep
 from eagle_forensics.acceptance.prediction import TRAINED, Match
@@ -71,7 +71,7 @@ def ceiling_plot(tests: Sequence[Ceiling]) -> tuple[Figure, str, str]:
         title = f"With {_steps(worst.run)} no drafter can win:\nbreak-even {worst.break_even.value:.2f} is above the ceiling {worst.ceiling}"
     else:
         wins = sum(c.outcome is Outcome.WINS for c in tests)
-        beyond = sum(c.outcome is Outcome.CANNOT_WIN and pays_at_other_steps(c, tests) for c in tests)
+        beyond = sum(c.outcome is Outcome.CANNOT_WIN and pays_otherwise(c, tests) for c in tests)
         title = f"{wins} of {len(tests)} runs beat the baseline; {f'at the steps of {beyond} no drafter could' if beyond else 'none is impossible'}"
     ax.set_title(title)
     alt = title.replace("\n", " ") + ". " + " ".join(

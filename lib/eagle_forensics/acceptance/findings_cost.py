@@ -44,7 +44,7 @@ def ceiling(runs: Sequence[Run], predicted: Mapping[str, Any] | None = None) -> 
     for test in comparable:
         p = _prediction.trained_prediction(test.run, predicted) if predicted else None
         outdone = p is not None and test.accept_length.low > p.high  # the live text is easier than the predicted one: no bound for it
-        if p is not None and not outdone and test.outcome is Outcome.LOSES and test.break_even.low > p.high and not _ceiling.pays_at_other_steps(test, tests):
+        if p is not None and not outdone and test.outcome is Outcome.LOSES and test.break_even.low > p.high and not _ceiling.pays_otherwise(test, tests):
             return _cannot_win(common, test, figures, f"{test.run.label}: break-even {spread(test.break_even)} is above the accept length "
                                f"{spread(p)} predicted for this drafter served right", p.high,
                                "upper end of the accept length predicted offline for the trained wiring")

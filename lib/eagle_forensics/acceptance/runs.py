@@ -15,10 +15,12 @@ COLUMNS = (
     "label", "engine", "engine_version", "speculative", "steps", "topk", "draft_tokens", "temperature", "concurrency",
     "context_length", "dataset", "prompts_hash", "rounds", "accept_length", "accept_rate", "accepted_per_position",
     "tokens_per_second", "distinct_output_tokens", "cuda_graph", "env_hash",
+    "drafter", "prefix_cache", "dp_attention", "grammar", "images", "outputs_hash", "cache_hit_rate",
 )
 _COUNTS = ("steps", "topk", "draft_tokens", "concurrency", "context_length", "rounds", "distinct_output_tokens")
-_FLAGS = ("speculative", "cuda_graph")
-_FIGURES = ("accept_length", "accept_rate", "tokens_per_second")
+_TEXTS = ("engine", "engine_version", "dataset", "prompts_hash", "env_hash", "drafter", "outputs_hash")
+_FLAGS = ("speculative", "cuda_graph", "prefix_cache", "dp_attention", "grammar", "images")
+_FIGURES = ("accept_length", "accept_rate", "tokens_per_second", "cache_hit_rate")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,17 @@ class Run:
     distinct_output_tokens: int | None = None
     cuda_graph: bool | None = None
     env_hash: str | None = None
+    drafter: str | None = None
+    """Name of the head."""
+    prefix_cache: bool | None = None
+    dp_attention: bool | None = None
+    grammar: bool | None = None
+    """The answers had to keep to one."""
+    images: bool | None = None
+    outputs_hash: str | None = None
+    """Of the answers' token ids in order: equal hashes are the same text."""
+    cache_hit_rate: stats.Estimate | None = None
+    """Share of the prompt tokens that came out of the prefix cache."""
     verification: str | None = None
     """Above temperature 0, where the server is known: `greedy` (whatever is asked), `target-only` or `rejection`."""
     cycle_ms: stats.Estimate | None = None
@@ -83,7 +96,8 @@ class Run:
     def settings(self) -> tuple[Any, ...]:
         """Everything that was set, nothing that was measured: equal settings are repeats."""
         return (self.engine, self.engine_version, self.speculative, self.steps, self.topk, self.draft_tokens, self.temperature,
-                self.concurrency, self.context_length, self.dataset, self.prompts_hash, self.cuda_graph, self.env_hash)
+                self.concurrency, self.context_length, self.dataset, self.prompts_hash, self.cuda_graph, self.env_hash,
+                self.drafter, self.prefix_cache, self.dp_attention, self.grammar, self.images)
 
 
 def runs(frame: pd.DataFrame) -> tuple[Run, ...]:
@@ -100,7 +114,7 @@ def runs(frame: pd.DataFrame) -> tuple[Run, ...]:
 def _run(row: dict[str, Any], index: int, coarsest: dict[str, int]) -> Run:
     label = _text(row.get("label")) or f"row {index + 1}"
     values: dict[str, Any] = {"label": label}
-    for name in ("engine", "engine_version", "dataset", "prompts_hash", "env_hash"):
+    for name in _TEXTS:
         values[name] = _text(row.get(name))
     for name in (*_COUNTS, *_FLAGS):
         number = _number(row.get(name), name, label)

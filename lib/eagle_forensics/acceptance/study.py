@@ -16,9 +16,10 @@ from eagle_forensics.acceptance import (
     findings_checks,
     findings_cost,
     findings_prediction,
+    papers,
     prediction,
+    recorded,
     rendering,
-    tabled_splits,
 )
 from eagle_forensics.acceptance.ceiling import ceilings, cycle_ms
 from eagle_forensics.acceptance.live import findings as live_findings
@@ -32,18 +33,19 @@ from eagle_forensics.acceptance.live.frames import (
 )
 from eagle_forensics.acceptance.live.measure import Measurement
 from eagle_forensics.acceptance.live.study import LiveWork
+from eagle_forensics.acceptance.papers import Papers
 from eagle_forensics.acceptance.runs import Run, runs
 from eagle_forensics.acceptance.sweep import findings as findings_sweep
 from eagle_forensics.acceptance.sweep import frames as sweep_frames
 from eagle_forensics.acceptance.sweep.run import SweepWork
 from eagle_forensics.acceptance.sweep.visits import Role
+from eagle_forensics.acceptance.tabled.study import splits
 from eagle_forensics.acceptance.two_by_two import two_by_two
 from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.case import Case
 from eagle_forensics.evidence.experts import Experts, read_experts
 from eagle_forensics.evidence.measurements import read_measurements
 from eagle_forensics.evidence.records import EvidenceError
-from eagle_forensics.evidence.server_log import LogLine, read_server_log
 from eagle_forensics.finding import Finding, Status
 
 QUESTION = "Is there a measured run to judge?"
@@ -64,8 +66,7 @@ class Work:
     live: LiveWork
     sweep: SweepWork = field(default_factory=SweepWork)
     experts: Experts = field(default_factory=Experts)
-    said: tuple[LogLine, ...] = ()
-    """What the server's log says of itself."""
+    papers: Papers = field(default_factory=Papers)
 
     @property
     def measured(self) -> tuple[Run, ...]:
@@ -98,26 +99,19 @@ def begin(case: Case, *, predicted: Mapping[str, Any] | None, layers: Mapping[st
     live, sweep = live or LiveWork({}), sweep or SweepWork()
     steps = sweep.configured if sweep.configured is not None else (arguments or {}).get("num_steps")
     routing = read_experts(case.target.path if case.target else None)
+    beside = papers.read(case, layers, arguments)
     if case.measurements is None:
-        missing = () if live.measurements or live.opening or sweep.asked else (Finding(
+        missing = () if live.measurements or live.opening or sweep.asked or case.answers else (Finding(
             **common, status=Status.SKIPPED, statement="Not examined: the case has no measurements table and no live server was measured",
             next_step="Name a live server under `serving.url` (and one without speculation under `serving.baseline_url`), or measure accept length and tokens/s with "
                       "and without speculation on the same prompts and name the CSV under `measurements`; it decides whether any drafter can win at this cost."),)
-        return Work((), None, (), predicted or None, steps, missing, live, sweep, routing)
+        return Work((), None, (), predicted or None, steps, missing, live, sweep, routing, beside)
     try:
         frame = read_measurements(case.measurements)
-        return Work(runs(frame), frame, tuple(frame.attrs.get("problems", ())), predicted or None, steps, (), live, sweep, routing, _said(case))
+        return Work(runs(frame), frame, tuple(frame.attrs.get("problems", ())), predicted or None, steps, (), live, sweep, routing, beside)
     except (EvidenceError, OSError, ValueError) as error:
         return Work((), None, (), predicted, steps, (Finding(
-            **common, status=Status.ERROR, statement=" ".join(str(error).split()), next_step="Correct the table, then run again."),), live, sweep, routing)
-
-
-def _said(case: Case) -> tuple[LogLine, ...]:
-    """Lines of `serving.log`; of an unreadable one notebook 01 tells."""
-    try:
-        return read_server_log(case.serving.log).lines if case.serving.log else ()
-    except (EvidenceError, OSError):
-        return ()
+            **common, status=Status.ERROR, statement=" ".join(str(error).split()), next_step="Correct the table, then run again."),), live, sweep, routing, beside)
 
 
 def measured_live(work: Work) -> list[Finding]:
@@ -251,11 +245,13 @@ def _advice(work: Work) -> advice.Advice | None:
 
 
 def checks(work: Work) -> list[Finding]:
-    """Definitions, comparability, rendering of the prompts, sanity of the text: of the table. Those of the live servers come with their measurement."""
+    """Of the recorded answers and the table: sanity of the text, definitions, comparability, rendering, and what runs differ in alone. Those of the live servers come with their measurement."""
+    beside = work.papers
+    found = recorded.findings(beside.answers)
     if not work.tabled:
-        return []
-    return [findings_checks.definition(work.tabled, work.problems), findings_checks.confounded(work.tabled), rendering.rendering(work.tabled),
-            findings_checks.sanity(work.tabled), *filter(None, [two_by_two(work.tabled)]), *tabled_splits.splits(work.tabled, work.said)]
+        return found
+    return [*found, findings_checks.definition(work.tabled, work.problems), findings_checks.confounded(work.tabled), rendering.rendering(work.tabled),
+            findings_checks.sanity(work.tabled), *filter(None, [two_by_two(work.tabled)]), *splits(work.tabled, beside)]
 
 
 def record(work: Work) -> dict[str, Any]:

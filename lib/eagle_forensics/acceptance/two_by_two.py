@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from eagle_forensics import stats
-from eagle_forensics.acceptance.ceiling import hull
+from eagle_forensics.acceptance.ceiling import hull, ratio
 from eagle_forensics.acceptance.confounds import SPECULATION, compare
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.words import NOTEBOOK
@@ -24,8 +24,8 @@ def two_by_two(runs: Sequence[Run]) -> Finding | None:
         return None
     base_old, best_old, base_new, best_new = (max(k, key=lambda r: r.tokens_per_second.value).tokens_per_second if i % 2 else hull([r.tokens_per_second for r in k])
                                               for i, k in enumerate(kinds))
-    old, new = _ratio(best_old, base_old), _ratio(best_new, base_new)
-    environment, total = _ratio(base_new, base_old), _ratio(best_new, base_old)
+    old, new = ratio(best_old, base_old), ratio(best_new, base_new)
+    environment, total = ratio(base_new, base_old), ratio(best_new, base_old)
     text = (f"From {hashes[0]} without speculation to {hashes[1]} with it: {_said(total)} times the tokens/s. The environment alone brings {_said(environment)}; "
             f"speculation {_said(old)} in the old one and {_said(new)} in the new one")
     lost = total.low > 1 and new.high < 1
@@ -36,10 +36,6 @@ def two_by_two(runs: Sequence[Run]) -> Finding | None:
                                  else "whether speculation adds anything in the new one is not known at this precision."),
         evidence=(Evidence(note="best run with speculation of each environment; intervals: printing of the figures and range of repeats"),),
         next_step="Serve the new environment without speculation, or find the step count that pays in it." if lost else None)
-
-
-def _ratio(a: stats.Estimate, b: stats.Estimate) -> stats.Estimate:
-    return stats.Estimate(a.value / b.value, a.low / b.high, a.high / b.low, a.n + b.n, 0, "ends of both intervals")
 
 
 def _said(e: stats.Estimate) -> str:

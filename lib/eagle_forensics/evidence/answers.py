@@ -33,6 +33,14 @@ class ServedAnswer:
     rounds: int
     constrained: bool = False
     """The server had to keep to a grammar."""
+    domain: str = ""
+    accepted: int | None = None
+    """Accepted drafts, the bonus tokens not among them; None where the server does not count them."""
+
+    @property
+    def decoded(self) -> int:
+        """Tokens of the verify rounds: accepted drafts and a bonus token each; without a count of them all tokens but prefill's."""
+        return max(self.rounds, len(self.output_ids) - 1) if self.accepted is None else self.rounds + self.accepted
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,8 @@ def read_answers(path: Path | str) -> ServedAnswers | None:
             left_out.append(f"{name}: {reason}")
             continue
         asked = prompts[name]
-        found.append(ServedAnswer(name, tuple(asked["input_ids"]), tuple(row["output_ids"]), row["acceptance"]["rounds"], any(asked.get(k) for k in CONSTRAINTS)))
+        found.append(ServedAnswer(name, tuple(asked["input_ids"]), tuple(row["output_ids"]), row["acceptance"]["rounds"], any(asked.get(k) for k in CONSTRAINTS),
+                                  str(asked.get("domain") or row.get("domain") or ""), _count(row["acceptance"].get("accepted"))))
     try:
         return ServedAnswers(folder, tuple(found), tuple(left_out), str(about["engine"]), about.get("version"), about.get("dtype"), about.get("steps"),
                              about.get("topk"), about.get("draft_tokens"), float(about["temperature"]), bool(about.get("adaptive")))
@@ -93,6 +102,10 @@ def _lacking(row: Mapping[str, Any], asked: Mapping[str, Any] | None) -> str | N
     if row.get("completion_tokens") not in (None, len(row["output_ids"])):
         return f"{row['completion_tokens']} tokens counted, {len(row['output_ids'])} given"
     return None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _tokens(value: Any) -> bool:

@@ -95,8 +95,16 @@ COLUMNS: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "distinct_output_tokens": (_count, "Int64"),
     "cuda_graph": (_flag, "boolean"),
     "env_hash": (_text, "str"),
+    "drafter": (_text, "str"),
+    "prefix_cache": (_flag, "boolean"),
+    "dp_attention": (_flag, "boolean"),
+    "grammar": (_flag, "boolean"),
+    "images": (_flag, "boolean"),
+    "outputs_hash": (_text, "str"),
+    "cache_hit_rate": (_share, "float64"),
 }
-"""Column to its reader and its pandas type. accept_length counts the bonus token; accepted_per_position is survival, `a;b;c`."""
+"""Column to its reader and its pandas type. accept_length counts the bonus token; accepted_per_position is survival, `a;b;c`; outputs_hash is of the answers' token
+ids in order; cache_hit_rate is the share of prompt tokens that came out of the prefix cache."""
 
 
 def read_measurements(path: Path | str) -> pd.DataFrame:

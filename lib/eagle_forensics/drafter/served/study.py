@@ -35,11 +35,12 @@ class _Unfit(ValueError):
 
 def walk(case: Case, run_dir: Path, *, answers: str | Path = "", layers: Mapping[str, Any] | None, predicted: Mapping[str, Any] | None,
          arguments: Mapping[str, Any] | None = None, progress: Callable[[str], None] | None = None) -> ServedText:
-    """Walk the answers measured in this run, or those of a former run (`answers`: its folder, or the folder of its measurement).
+    """Walk the answers measured in this run, or those of a former run (`answers`, or the case's: its folder, or the folder of its measurement).
 
     `layers`, `predicted`, `arguments`: records of notebooks 01 and 02. Bad evidence and what is missing become the opening finding.
     """
     try:
+        answers = answers or case.answers or ""
         found = read_answers(Path(answers) if answers else run_dir)
         if found is None:
             if answers:
