@@ -6,6 +6,7 @@ import functools
 import io
 import pickle
 import re
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +46,18 @@ def read_torch_index(path: Path | str) -> dict[str, TensorInfo]:
 
 
 def tensors_only(source: Path | io.BytesIO) -> Any:
-    """The one place where torch reads a pickle: tensors, numbers, text, lists and dicts, never code; mapped where it is a file."""
+    """The one place where torch reads a pickle: tensors, numbers, text, lists and dicts, never code; mapped where it is a file.
+
+    ValueError for an archive in memory whose entries are packed: torch.save stores them as they are, and a few packed bytes can be gigabytes.
+    """
     import torch
 
+    if not isinstance(source, Path):
+        with zipfile.ZipFile(source) as archive:
+            entries = archive.infolist()
+        if any(e.compress_type for e in entries) or sum(e.file_size for e in entries) > source.getbuffer().nbytes:
+            raise ValueError("its entries are packed, which torch.save never does")
+        source.seek(0)
     return torch.load(source, map_location="cpu", weights_only=True, mmap=isinstance(source, Path))
 
 

@@ -1,7 +1,8 @@
 """What a file of tensors holds, opened by its first bytes and never by its extension; nothing is unpickled.
 
-Read are torch archives (weights_only and mapped, also gzipped), safetensors (mapped) and JSON. A file that is cut off while its planes are
-mapped ends the process that reads it: copy a dump that is still being written before it is examined.
+Read are torch archives (weights_only, also gzipped), safetensors and JSON. Files up to `HELD_BYTES` are read whole, so that one which shrinks
+afterwards harms nobody; larger ones are mapped. A mapped file that is cut off in the moment before its rows are copied ends the process
+that reads it (SIGBUS, which no check can exclude): copy a dump that is still being written before it is examined.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from eagle_forensics.evidence.tensors import MAX_HEADER_BYTES, load_tensor, read
 
 GUNZIP_LIMIT = 4 << 30
 """Bytes a gzipped sample may expand to: no single sequence comes near, a gzip bomb does."""
+HELD_BYTES = 8 << 20
+"""Bytes of a file up to which reading all of it costs no more than some blocks of rows: a few milliseconds."""
 JSON_LIMIT = 1 << 30
 """Bytes of a JSON reply worth reading: one prompt of 2,000 tokens with three planes of 7,168 numbers is below it."""
 
@@ -44,10 +47,11 @@ def open_file(path: Path) -> Any:
     """Contents of a file: tensors by name, a list of such, or the value of a JSON text. EvidenceError with the reason."""
     try:
         kind = kind_of(path)
+        small = kind is not None and path.stat().st_size <= HELD_BYTES
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read ({error.strerror or error}). Check the file and its permissions.") from None
     if kind == "safetensors" or (kind is None and path.suffix == ".safetensors" and path.is_file()):
-        return {name: load_tensor(info) for name, info in read_header(path).items()}
+        return {name: load_tensor(info, range(info.shape[0]) if small and info.shape else None) for name, info in read_header(path).items()}
     return open_json(path) if kind == "json" else open_pt(path)
 
 
@@ -60,7 +64,7 @@ def open_pt(path: Path) -> Any:
         if kind != "torch":
             raise EvidenceError(f"{path}: no zip archive of torch.save (empty, cut off, foreign, or written by torch before 1.6). "
                                 "Copy it again or save it again with a current torch; else remove it from the dump.")
-        return tensors_only(path)
+        return tensors_only(io.BytesIO(path.read_bytes()) if path.stat().st_size <= HELD_BYTES else path)
     except EvidenceError:
         raise
     except pickle.UnpicklingError as error:

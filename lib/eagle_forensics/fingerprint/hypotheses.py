@@ -85,13 +85,19 @@ def embedding_test(x: torch.Tensor, rows: Rows, weights: Weights, usable: np.nda
     if weights.embed is None or rows.tokens is None:
         missing = "the target's embed_tokens" if weights.embed is None else "token ids"
         return Test(name, None, None, 0, f"not tested against embed_tokens: {missing} missing")
-    at = np.flatnonzero(usable)[:SAMPLE]
+    at = np.flatnonzero(usable)
     if not len(at):
         return Test(name, None, None, 0, "not tested: no usable rows")
+    tokens = rows.tokens.numpy()[at]
+    known = (tokens >= 0) & (tokens < (np.inf if weights.rows is None else weights.rows))
+    foreign = "" if known.all() else f"; {int((~known).sum())} token ids outside its {weights.rows} rows left out, of {', '.join(_samples(rows, at[~known]))}"
+    at = at[known][:SAMPLE]
+    if not len(at):
+        return Test(name, None, None, 0, f"not tested: no token id lies within the {weights.rows} rows of embed_tokens")
     ids, inverse = torch.unique(rows.tokens[torch.as_tensor(at)], return_inverse=True)
     try:
         table = weights.embed(ids.tolist()).to(torch.float32)
-    except ValueError as error:  # tokens of another model, or a table cut short
+    except ValueError as error:  # a table cut short
         return Test(name, None, None, 0, f"not tested: {error}")
     if table.dim() != 2:
         return Test(name, None, None, 0, f"not tested: embed_tokens has the shape {list(table.shape[1:])} a token")
@@ -102,7 +108,12 @@ def embedding_test(x: torch.Tensor, rows: Rows, weights: Weights, usable: np.nda
     scaled = f" x {factor:g}" if factor != 1 else ""
     return Test(name, best <= THRESHOLDS["embedding_error"], best, len(at),
                 f"rows {'equal' if best <= THRESHOLDS['embedding_error'] else 'differ from'} embed_tokens[ids]{scaled} "
-                f"({describe_error(best)}, median of {len(at)} tokens)")
+                f"({describe_error(best)}, median of {len(at)} tokens{foreign})")
+
+
+def _samples(rows: Rows, at: np.ndarray) -> list[str]:
+    names = [rows.samples[i] for i in np.unique(rows.sequence[at])]
+    return names[:3] + ([f"{len(names) - 3} more samples"] if len(names) > 3 else [])
 
 
 def twin_test(x: torch.Tensor, rows: Rows, usable: np.ndarray) -> Test:

@@ -171,6 +171,8 @@ class Weights:
 
     embed: Callable[[Sequence[int]], torch.Tensor] | None = None
     """Token ids to rows of `embed_tokens`, `[n, H]`, without the embedding factor."""
+    rows: int | None = None
+    """Rows of `embed_tokens`; None: any token id has one."""
     embedding_factor: float = 1.0
     norm: torch.Tensor | None = None
     """Weight of the final norm as it multiplies, `[H]` float32 (1 + w where the model says so)."""
@@ -197,7 +199,7 @@ def weights_of(target: Target) -> Weights:
     weight = load_tensor(norm).to(torch.float32) if norm and "norm.bias" not in target.tensors else None
     return Weights(
         embed=(lambda ids: load_tensor(table, rows=[int(i) for i in ids]).to(torch.float32)) if table else None,
-        embedding_factor=target.embedding_factor,
+        rows=table.shape[0] if table and table.shape else None, embedding_factor=target.embedding_factor,
         norm=weight + 1 if weight is not None and target.norm_plus_one else weight, eps=target.eps,
         head=head_of(target), mlp=lambda layer: gated_mlp(target, layer),
     )

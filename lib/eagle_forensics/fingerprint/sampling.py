@@ -74,6 +74,8 @@ class Sampling:
     rate: float
     why_not: str | None
     """What is missing where a slot is not settled, or why nothing was to be settled."""
+    left_out: int = 0
+    """Samples that were drawn and could not be used."""
 
     @property
     def settled(self) -> bool:
@@ -89,23 +91,27 @@ class Sampling:
         """How many of how many samples, what that settles and what it leaves open."""
         of = f"{self.looked} of {self.population} samples" + (f" whose tokens the bank holds (the dump has {self.existing})" if self.population < self.existing else "")
         known = f", {self.looked - self.read} known from an earlier run" if self.looked > self.read else ""
+        known += f", {self.left_out} more could not be used and {'is' if self.left_out == 1 else 'are'} named" if self.left_out else ""
         if not self.settled:
             return f"{of} looked at{known}; {self.why_not}"
         if self.looked == self.population:
             return f"all {of} looked at{known}: every slot is settled"
+        if self.looked + self.left_out == self.population:
+            return f"{of} looked at{known}: every slot is settled"
         left = f"; a kind of sample that makes up less than {stats.unseen_share(self.looked):.0%} of them may not be among these" if not self.odd else ""
         return (f"{of} drawn at random{known}: every slot is settled, the chance that any answer is not that of most samples is at most "
                 f"{self.rate:.1%}{left}")
 
 
 def draw(info: DumpInfo, numbers: Iterable[int], population: int, *, bank_of: BankOf | None, against: str, weights: Weights, layers: int | None, most: int,
-         reach: int | None = None, rate: float = RATE, problems: list[str]) -> tuple[Rows, Sampling]:
+         reach: int | None = None, vocab: int | None = None, rate: float = RATE, problems: list[str]) -> tuple[Rows, Sampling]:
     """Look at samples `numbers` (in random order) until every slot is settled, none can be any more, or `most` were looked at.
 
     `bank_of`: the bank that holds the tokens of some samples; None: there is none, so nothing votes. `against`: what the votes depend on, as a key.
-    `reach`: see `rows.cut`. Samples that cannot be read go to `problems`. Raises EvidenceError if none can.
+    `reach`: see `rows.cut`. `vocab`: size of the vocabulary of the target that is to run over the tokens. Samples that cannot be read or run go
+    to `problems`. Raises EvidenceError if none is left.
     """
-    desk = _Desk(info, against, reach, problems)
+    desk = _Desk(info, against, reach, vocab, problems)
     stream = desk.look(numbers)
     bound = rate / (2 * max(1, len(info.widths)))
     want: int | None = min(most, LEAST)
@@ -122,8 +128,11 @@ def draw(info: DumpInfo, numbers: Iterable[int], population: int, *, bank_of: Ba
         desk.vote(batch, bank_of, weights, layers)
         want = _further(desk, population, bound, most)
     ballots = tuple(_ballots(desk, population, bound, exhausted))
+    if not desk.pool and desk.left_out:
+        raise EvidenceError(f"no sample with hidden states can be compared: {desk.left_out} were drawn, none can be used. The last one: {problems[-1]}")
     rows = join(desk.pool, labels=info.labels)
-    return rows, Sampling(len(info.files), population, desk.looked, desk.read, ballots, tuple(desk.voters), rate, _why_not(desk, ballots, population, bound, most))
+    return rows, Sampling(len(info.files), population, desk.looked, desk.read, ballots, tuple(desk.voters), rate, _why_not(desk, ballots, population, bound, most),
+                          desk.left_out)
 
 
 def sampling_finding(sampling: Sampling, notebook: str) -> Finding:
@@ -142,37 +151,53 @@ def sampling_finding(sampling: Sampling, notebook: str) -> Finding:
 class _Desk:
     """Samples taken up one by one, from the index or from the dump; rows pooled as far as the budget goes."""
 
-    def __init__(self, info: DumpInfo, against: str, reach: int | None, problems: list[str]) -> None:
-        self.info, self.against, self.reach, self.problems = info, against, reach, problems
+    def __init__(self, info: DumpInfo, against: str, reach: int | None, vocab: int | None, problems: list[str]) -> None:
+        self.info, self.against, self.reach, self.vocab, self.problems = info, against, reach, vocab, problems
         self.index = Index(info, f"{reach} {BUDGET_BYTES}")
         self.pool: list[Rows] = []
         self.voters: list[str] = []
         self.votes: list[tuple[Vote, ...]] = []
-        self.looked = self.read = self._held = 0
+        self.looked = self.read = self.left_out = self._held = 0
 
     def look(self, numbers: Iterable[int]) -> Iterator[tuple[int, str, Entry]]:
         """Number, state of the file, and rows or votes of every sample that can be read."""
         for number in numbers:
-            entry, stamp = self.index.find(number), self.index.stamp(number)
-            if entry is None or (entry.rows is None and self.against not in entry.votes):
-                try:
-                    sample = read_sample(self.info, number)
-                    stamp = self.index.stamp(number)
-                    rows = cut(sample, reach=self.reach)
-                    if self.index.stamp(number) != stamp:
-                        raise EvidenceError(f"{sample.source}: was changed while it was read. Wait until the dump is written.")
-                except EvidenceError as error:
-                    self.problems.append(str(error))
-                    continue
-                entry = Entry(rows, entry.votes if entry else {}, sample.sample_id, tuple(p.data.dtype for p in sample.planes))
-                del sample
-                self.read += 1
-                self.index.keep(number, entry if self._fits(rows) else replace(entry, rows=None), stamp)
+            try:
+                stamp, entry = self._entry(number)
+            except EvidenceError as error:
+                self.problems.append(str(error))
+                self.left_out += 1
+                continue
             if entry.rows is not None and self._fits(entry.rows):
                 self.pool.append(entry.rows)
                 self._held += entry.rows.nbytes
             self.looked += 1
             yield number, stamp, entry
+
+    def _entry(self, number: int) -> tuple[str, Entry]:
+        """State of the file, and what the index knows of it or what is read now. EvidenceError for a sample that cannot be used."""
+        stamp, known = self.index.stamp(number), self.index.find(number)
+        if known is not None and (known.rows is not None or self.against in known.votes):
+            self._check(known)
+            return stamp, known
+        sample = read_sample(self.info, number)
+        stamp = self.index.stamp(number)
+        rows = cut(sample, reach=self.reach)
+        if self.index.stamp(number) != stamp:
+            raise EvidenceError(f"{sample.source}: was changed while it was read. Wait until the dump is written.")
+        entry = Entry(rows, known.votes if known else {}, sample.sample_id, tuple(p.data.dtype for p in sample.planes))
+        self._check(entry)
+        self.read += 1
+        self.index.keep(number, entry if self._fits(rows) else replace(entry, rows=None), stamp)
+        return stamp, entry
+
+    def _check(self, entry: Entry) -> None:
+        if self.vocab is None or entry.rows is None or not entry.rows.texts:
+            return
+        odd = [int(i) for i in entry.rows.texts[0].aminmax() if not 0 <= i < self.vocab]
+        if odd:
+            raise EvidenceError(f"{entry.sample}: holds token {odd[-1]}, outside the target's vocabulary of {self.vocab}. It comes from another model or is damaged: "
+                                "move it out of the dump.")
 
     def _fits(self, rows: Rows) -> bool:
         return not self.pool or self._held + rows.nbytes <= BUDGET_BYTES

@@ -80,7 +80,8 @@ def gather(case: Case, *, max_samples: int = 200, seed: int = 0, progress: Calla
     why_not = "the case names no target" if target is None else fits(target)
     every = _every(target) if why_not is None else ()
     compute = None if why_not is not None else lambda parts: target_states(target, _tokens(parts), every, progress=progress)
-    rows, sampling = draw(info, order, len(order), bank_of=compute, against=f"{target_key(target)} {len(every)}" if compute else "", reach=REACH, **common)
+    rows, sampling = draw(info, order, len(order), bank_of=compute, against=f"{target_key(target)} {len(every)}" if compute else "", reach=REACH,
+                          vocab=target.vocab if compute else None, **common)
     bank = compute([rows]) if compute and rows.texts else None
     if bank is None:
         notes.append(f"no bank: {why_not or 'the samples hold no token ids'}; what follows needs no layer of the target")

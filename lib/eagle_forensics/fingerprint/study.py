@@ -78,8 +78,11 @@ def begin(case: Case, *, layers: Mapping[str, Any] | None, max_samples: int, see
     except (EvidenceError, OSError, ValueError) as error:
         return Work(case, None, None, layers, (Finding(
             **common, status=Status.ERROR, statement=" ".join(str(error).split()), next_step="Correct the evidence named here, then run again."),))
+    told = list(sources.problems[:5])
+    if rest := len(sources.problems) - len(told):
+        told.append(f"{rest} more could not be read; the table above names them.")
     broken = tuple(Finding(id=f"layers.unreadable-{i}", question="Can every sample be read?", status=Status.INCONCLUSIVE, required=False, notebook=NOTEBOOK,
-                           statement=text) for i, text in enumerate(sources.problems[:5]))
+                           statement=text) for i, text in enumerate(told))
     return Work(case, sources, found, layers, (*broken, sampling_finding(sources.sampling, NOTEBOOK)))
 
 
