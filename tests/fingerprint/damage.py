@@ -53,7 +53,8 @@ class Outcome:
 def kinds(real: Real) -> dict[str, Kind]:
     """Every kind by name. `last` planes are made by the caller."""
     last, norm = real.layers, real.weights.normed
-    rotation = torch.linalg.qr(torch.randn(real.target.hidden, real.target.hidden, generator=torch.Generator().manual_seed(0)))[0]
+    hidden = real.target.hidden
+    rotation = torch.linalg.qr(torch.randn(hidden, hidden, generator=torch.Generator().manual_seed(0)))[0]
     normed = lambda b, layers: Boundary(layers, True)  # noqa: E731
 
     def stored(dtype: torch.dtype) -> Planes:
@@ -74,8 +75,8 @@ def kinds(real: Real) -> dict[str, Kind]:
         "post-norm final": Kind(lambda r, i, b: r.state(i, last + 1), State.COMPLETE, boundaries=(last,), last=False, expected=normed),
         "double norm": Kind(lambda r, i, b: norm(r.state(i, last + 1)), State.NORMED_TWICE, boundaries=(last,), last=False),
         "inner planes normed": Kind(lambda r, i, b: norm(r.state(i, b)), State.NORMED, boundaries=WIDE[:-1]),
-        "TP slice, 8 ranks": Kind(lambda r, i, b: r.state(i, b)[:, 72:144], State.SLICE, last=False, boundaries=WIDE),
-        "TP slice, the rest zero": Kind(lambda r, i, b: torch.cat([r.state(i, b)[:, :288], torch.zeros(len(r.ids[i]), 288)], 1), State.SLICE, boundaries=WIDE),
+        "TP slice, 8 ranks": Kind(lambda r, i, b: r.state(i, b)[:, hidden // 8:hidden // 4], State.SLICE, last=False, boundaries=WIDE),
+        "TP slice, the rest zero": Kind(lambda r, i, b: torch.cat([r.state(i, b)[:, :hidden // 2], torch.zeros(len(r.ids[i]), hidden // 2)], 1), State.SLICE, boundaries=WIDE),
         "TP partial sum, rank 3 of 8": Kind(lambda r, i, b: r.partial(i, b, 3, 8), State.SHARE, boundaries=WIDE),
         "TP partial sum, rank 1 of 2": Kind(lambda r, i, b: r.partial(i, b, 1, 2), State.SHARE, boundaries=WIDE),
         "before the MLP": Kind(lambda r, i, b: r.runs[i].middle[b - 1], State.MIDDLE, boundaries=WIDE),
