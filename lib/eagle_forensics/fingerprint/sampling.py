@@ -127,6 +127,7 @@ def draw(info: DumpInfo, numbers: Iterable[int], population: int, *, bank_of: Ba
             continue
         desk.vote(batch, bank_of, weights, layers)
         want = _further(desk, population, bound, most)
+    desk.settle()
     ballots = tuple(_ballots(desk, population, bound, exhausted))
     if not desk.pool and desk.left_out:
         raise EvidenceError(f"no sample with hidden states can be compared: {desk.left_out} were drawn, none can be used. The last one: {problems[-1]}")
@@ -157,6 +158,8 @@ class _Desk:
         self.pool: list[Rows] = []
         self.voters: list[str] = []
         self.votes: list[tuple[Vote, ...]] = []
+        self.mute: list[str] = []
+        """Samples without token ids."""
         self.looked = self.read = self.left_out = self._held = 0
 
     def look(self, numbers: Iterable[int]) -> Iterator[tuple[int, str, Entry]]:
@@ -172,7 +175,16 @@ class _Desk:
                 self.pool.append(entry.rows)
                 self._held += entry.rows.nbytes
             self.looked += 1
+            if entry.rows is not None and entry.rows.tokens is None:
+                self.mute.append(entry.sample)
             yield number, stamp, entry
+
+    def settle(self) -> None:
+        """Name the samples without token ids, where others have them: their rows have no place in any bank."""
+        if len(self.mute) < self.looked:
+            self.problems += [f"{name}: has no token ids, the others have. Its rows are left out: record it again, or remove it from the dump." for name in self.mute]
+            self.pool = [rows for rows in self.pool if rows.tokens is not None]
+            self.looked, self.left_out = self.looked - len(self.mute), self.left_out + len(self.mute)
 
     def _entry(self, number: int) -> tuple[str, Entry]:
         """State of the file, and what the index knows of it or what is read now. EvidenceError for a sample that cannot be used."""
