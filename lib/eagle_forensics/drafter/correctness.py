@@ -142,7 +142,14 @@ def judge(item: Recorded, draft_ids: torch.Tensor, target_ids: torch.Tensor) -> 
     truth = np.where(valid, item.input_ids.numpy()[np.minimum(at, last)], NO_TOKEN)
     meaning = target_ids.numpy()
     return SequenceCorrectness(item.sample_id, item.group, positions, meaning[draft_ids.numpy()], truth,
-                               np.isin(truth, meaning) & valid, spans(item.loss_mask), meaning)
+                               _held(truth, meaning) & valid, spans(item.loss_mask), meaning)
+
+
+def _held(truth: np.ndarray, meaning: np.ndarray) -> np.ndarray:
+    """Which of `truth` (a token id or NO_TOKEN) are among `meaning`: a look-up, as `np.isin` sorts the whole vocabulary every time."""
+    known = np.zeros(max(int(meaning.max()), int(truth.max())) + 2, dtype=bool)
+    known[meaning[meaning >= 0]] = True
+    return known[truth]
 
 
 def paired_accuracy(first: Correctness, second: Correctness, step: int = 0, *, level: float = stats.LEVEL) -> stats.Estimate:

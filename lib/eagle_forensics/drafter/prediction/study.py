@@ -81,6 +81,8 @@ def temperatures(bench: Workbench | None, own: OwnChoices, steps: int, values: S
     """Chains above temperature 0 with the dump's states, and why there is no prediction where there is none."""
     if bench is None:
         return (), None
+    if not values:
+        return (), "no temperature above 0 is asked for"
     if own.head is None or own.teacher is None or own.teacher.normed is None:
         return (), f"the target's probabilities are not known ({own.reason})"
     try:
