@@ -1,5 +1,6 @@
 """`nvidia-smi topo -m`: each pair once, both halves agreeing, or no matrix at all."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ FIXTURES = Path(__file__).parents[1] / "nccl" / "fixtures"
 def test_each_pair_once(name, counts, gpus, nics, numa):
     found = read_topology(FIXTURES / f"nvidia_smi_topo_{name}.txt")
     assert (found.counts, len(found.gpus), found.nics, found.numa[0], found.numa[-1]) == (counts, gpus, nics, numa, "1")
+
+
+def test_one_kind_of_link_or_none():
+    links = {n: read_topology(FIXTURES / f"nvidia_smi_topo_{n}.txt") for n in ("pcie8", "nvlink4_nic")}
+    assert (links["pcie8"].link, links["nvlink4_nic"].link) == ("pcie", "nvlink")
+    assert replace(links["pcie8"], links={(0, 1): "NV12", (1, 2): "SYS"}).link is None and replace(links["pcie8"], links={}).link is None
 
 
 def test_pasted_with_spaces_and_colours(tmp_path):

@@ -84,6 +84,8 @@ def test_a_setting_chosen_by_large_messages_is_named_only_where_decode_pays_for_
     dear, free = (settings([*launches(26.0, large=1787), *launches(us, env=CTAS, large=900)], PLAN, CTAS)[0] for us in (31.0, 26.1))
     assert (dear.status, dear.fault, dear.competitor.fault, dear.id) == (Status.FAIL, "nccl.wrong-size", "nccl.env-ignored", "nccl.large-messages")
     assert "0.6 ms less" in dear.predicted_effect and free.status is Status.PASS and "says nothing of decode" in free.statement
+    nvls = {"NCCL_ALGO": "allreduce:nvls"}
+    assert settings([*launches(17.0, large=460), *launches(41.0, env=nvls, large=330)], PLAN, nvls)[0].fault == "nccl.algorithm"
     unchosen, = settings([*launches(31.0, large=900), *launches(26.0, env=CTAS, large=1787)], PLAN, {})
     assert unchosen.status is Status.INCONCLUSIVE, "nobody set anything"
 

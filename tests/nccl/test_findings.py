@@ -72,6 +72,17 @@ def test_a_healthy_graph_passes_and_a_silent_log_does_not():
     assert f.graph(replace(log("2.28_graphxml"), picks=()), PLAN).status is Status.INCONCLUSIVE
 
 
+def test_a_failed_search_accuses_nobody_where_decode_may_not_go_by_it():
+    lost, whole = log("2.27_fallback"), log("2.28_graphxml")
+    for proto, status in (("LL", Status.INCONCLUSIVE), (None, Status.FAIL)):
+        served = {"NCCL_PROTO": proto} if proto else {}
+        assert f.graph(replace(lost, picks=()), PLAN, served=served).status is status
+        assert f.graph(replace(lost, picks=(), environment=served), PLAN).status is status
+    assert f.graph(lost, PLAN, served={"NCCL_PROTO": "Simple"}).status is Status.FAIL, "the log shows what it goes by"
+    two = f.graph(replace(lost, patterns=(*lost.patterns, *whole.patterns)), PLAN)
+    assert two.status is Status.INCONCLUSIVE and "several communicators" in two.statement
+
+
 def test_a_log_that_lost_half_its_graphs_is_no_pass():
     whole = log("2.28_graphxml")
     for kept in (whole.patterns[:1], whole.patterns[1:2], ()):

@@ -40,6 +40,11 @@ def test_the_model_prunes_what_cannot_change_the_choice():
     assert not any("proto-ll" in n for n in names(where))
 
 
+def test_an_environment_that_leaves_no_algorithm_prunes_nothing():
+    found = space(release="2.21.5", link="pcie", sizes=SIZES, system=PCIE, base={"NCCL_PROTO": "allreduce:LL"})
+    assert not found.skipped and len(found.tried) > 4
+
+
 def test_a_lost_graph_prunes_no_way():
     where = space(release="2.27.5", link="pcie", sizes=SIZES, system=FALLBACK, base=BASE, trusted=False)
     assert {"proto-ll", "p2p-sys", "p2p-off", "p2p-sys+proto-ll"} <= set(names(where))

@@ -30,6 +30,7 @@ _SILENT = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP")
 """Prefixes of variables that only print."""
 VERSION, TRADE, SIZE = "nccl.version-regression", "nccl.p2p-trade", "nccl.wrong-size"
 _TRANSPORT = ("NCCL_P2P_", "NCCL_SHM_")
+_ALGORITHM = {"NCCL_ALGO", "NCCL_NVLS_ENABLE"}
 
 
 @dataclass(frozen=True)
@@ -165,12 +166,12 @@ class _Pair:
         return self.large is not None and self.large.proven and self.decode.proven and (self.large.ratio > 1) != (self.decode.ratio > 1)
 
     def fault(self, fallback: bool) -> str | None:
-        """What the pair proves: a trade of the transport; a setting chosen by large messages that decode pays for; a better one."""
+        """What the pair proves: a trade of the transport; a setting (an algorithm among them) chosen by large messages that decode pays for; a better one."""
         if self.opposite and all(n.startswith(_TRANSPORT) for n in self.names):
             return TRADE
         if self.opposite:
             chosen = all(n in self.mine.env and not n.startswith(_TRANSPORT) for n in self.names)
-            return SIZE if chosen and self.decode.ratio > 1 else None
+            return None if not chosen or self.decode.ratio < 1 else "nccl.algorithm" if set(self.names) <= _ALGORITHM else SIZE
         if self.decode.proven and self.decode.ratio > 1:
             return "nccl.graph-fallback" if fallback else "nccl.algorithm"
         return None

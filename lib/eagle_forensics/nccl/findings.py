@@ -107,11 +107,16 @@ def graph(log: NcclLog | None, plan: MessagePlan | None = None, tests: Sequence[
     evidence += tuple(Evidence(note=step) for step in (chain(belief, log) if belief else ()))
     if lost or log.lost_patterns:
         effect = _effect(plan, tests)
+        both = {p.pattern for p in lost} & {p.pattern for p in log.patterns if p.channels and not p.is_fallback}
         text = f"bandwidth {lost[0].bandwidth:g} GB/s, {lost[0].link}, {lost[0].channels} channel(s)" if lost else f"no path for pattern {log.lost_patterns[0]}"
         if protocols == {"LL"}:
             return Finding(**common, status=Status.INCONCLUSIVE, evidence=evidence, observed=text,
                            statement=f"NCCL's topology search failed ({text}), but decode does not pay for Simple: {chosen}. Larger messages (prefill) have one slow graph.",
                            next_step="Measure prefill size with NCCL_GRAPH_FILE (dump, edit, load) against this.")
+        if both:
+            return Finding(**common, status=Status.INCONCLUSIVE, fault="nccl.graph-fallback", evidence=evidence, observed=text,
+                           statement=f"One search of pattern {min(both)} failed ({text}) and another found its path: several communicators write into this log, and which of them carries decode it does not say; {chosen}.",
+                           next_step="NCCL_DEBUG_FILE=nccl.%h.%p.log gives each process its own file; `nRanks` of the lines around the failed search names its group.")
         if not picks and (forced := {**(served or {}), **log.environment}.get("NCCL_PROTO")):
             return Finding(**common, status=Status.INCONCLUSIVE, fault="nccl.graph-fallback", evidence=evidence, observed=text,
                            statement=f"NCCL's topology search failed ({text}), but NCCL_PROTO={forced} limits what it may choose, and the log shows {chosen}.",
@@ -195,7 +200,7 @@ def links(topology: Mapping[str, int] | None, *, off: str | None = None) -> Find
                        next_step=None if off else "Save the output of `nvidia-smi topo -m` and of `nvidia-smi topo -p2p r` from the serving host.")
     text = ", ".join(f"{n} pairs {kind}" for kind, n in sorted(topology.items(), key=lambda x: -x[1]))
     if topology and all(k.startswith("NV") for k in topology):
-        return Finding(**common, status=Status.PASS, observed=dict(topology), statement=f"NVLink between all GPUs ({text}): the engine's custom all-reduce applies, "
+        return Finding(**common, status=Status.PASS, observed=dict(topology), statement=f"NVLink between all GPUs ({text}): where the engine takes its own all-reduce, "
                        "NCCL's environment is rarely the lever.")
     far = sum(n for kind, n in topology.items() if kind in ("PHB", "NODE", "SYS"))
     return Finding(**common, status=Status.INCONCLUSIVE, observed=dict(topology), statement=f"GPUs over PCIe: {text}. NCCL's default level ends at PXB, so {far} pairs go "

@@ -17,6 +17,9 @@ from eagle_forensics.nccl.engine import applied
 from eagle_forensics.nccl.issue import ERROR, INFO, WARN, Issue
 from eagle_forensics.nccl.registry import rules
 
+PRINTING = "NCCL_DEBUG"
+"""Prefix of what only prints: a start for the log's sake has its own."""
+
 
 @dataclass(frozen=True)
 class Live:
@@ -70,7 +73,7 @@ def not_live(meant: Mapping[str, str], process: Mapping[str, str], host: Host) -
 def logged(env: Mapping[str, str], log: NcclLog, host: Host) -> Iterator[Issue]:
     """The environment against what NCCL's log says it read. Silence of the log counts only where NCCL cannot start without printing the line."""
     wanted = {name: value for name, value in applied(env, host.made).items() if name.startswith("NCCL_") and value}
-    for name, value in sorted(wanted.items()):
+    for name, value in sorted((n, v) for n, v in wanted.items() if not n.startswith(PRINTING)):
         seen = log.environment.get(name)
         if seen is not None and not _same(name, value, seen):
             yield Issue("NOT_LIVE", ERROR, name, f"set to {value!r}, but NCCL's log says it read {seen!r}", "Is the log of the same start? Then another place sets it: a script, the engine.")
@@ -78,7 +81,7 @@ def logged(env: Mapping[str, str], log: NcclLog, host: Host) -> Iterator[Issue]:
             yield Issue("NOT_LIVE", ERROR, name, f"set to {value!r}, but NCCL's log, which names every variable it reads at start, does not name it",
                         "Is the log of the same start? Then pass it to the worker processes.")
     for name, seen in sorted(log.environment.items()):
-        if name not in wanted and not name.startswith("NCCL_DEBUG"):
+        if name not in wanted and not name.startswith(PRINTING):
             yield Issue("SET_ELSEWHERE", WARN, name, f"NCCL's log shows it set to {seen!r}, but the environment of the case has it not",
                         "Look for it in NCCL_CONF_FILE or ~/.nccl.conf, /etc/nccl.conf and the launch script.")
 

@@ -74,6 +74,8 @@ def space(*, release: str | None, link: str | None, sizes: Sequence[int], system
     """The configurations for this machine. `link`: `pcie`, `nvlink`, `nvswitch`; `trusted`: False if the graph search failed, then
     the model's choices still prune nothing that a new graph would change."""
     base = dict(base or {})
+    if system is not None and release is not None and not _chooses(system, release, sizes, base):
+        system = None
     modern = release is None or version(release) >= FUNCTION_PREFIX
     allreduce = "allreduce:" if modern else ""
     default = Configuration(DEFAULT, base, "as served")
@@ -155,6 +157,14 @@ def _better(first: str, second: str, launch: Measure, samples: int, seed: int) -
         return first
     found = compare(second, first, launch, pairs=ranking.ROUNDS, samples=samples, seed=seed)
     return second if found.ratio.value < 1 - ranking.GAIN else first
+
+
+def _chooses(system: System, release: str, sizes: Sequence[int], env: Mapping[str, str]) -> bool:
+    """Whether the model knows the served choice; not with an environment that leaves NCCL no algorithm, or a release it does not cover."""
+    try:
+        return all(choose(system, release, n, env) for n in sizes)
+    except ValueError:
+        return False
 
 
 def _pointless(c: Configuration, default: Configuration, system: System, release: str, sizes: Sequence[int]) -> str | None:

@@ -117,7 +117,7 @@ def begin(case: Case, *, acceptance: Mapping[str, Any] | None = None, arguments:
     release = log.version if log else None
     nodes = max((log.nodes if log else None) or 1, read("launch-nodes", _whole, flags.get("nnodes")) or 1)
     stages = read("launch-pp", _whole, flags.get("pp") or flags.get("pp_size") or flags.get("pipeline_parallel_size")) or 1
-    host = Host(nccl=release, link=hardware.link if hardware and hardware.link != "none" else None, nodes=nodes,
+    host = Host(nccl=release, link=(hardware.link if hardware and hardware.link != "none" else None) or (topology.link if topology else None), nodes=nodes,
                 engine=serving.engine, engine_release=serving.version, flags=flags)
     served = applied({k: v for k, v in (env or {}).items() if k.startswith(("NCCL_", "CUDA_"))}, host.made)
     belief = believe(log, decode_sizes(sent), capability=hardware.compute_capability if hardware else None, release=release, tests=tests, env=env, ranks=sent.tp) if sent else None

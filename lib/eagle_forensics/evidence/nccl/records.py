@@ -255,3 +255,9 @@ class Topology:
         for kind in self.links.values():
             found[kind] = found.get(kind, 0) + 1
         return found
+
+    @property
+    def link(self) -> str | None:
+        """`nvlink` where it joins all pairs, `pcie` where it joins none; None for a host that has both, or one GPU."""
+        joined = {kind.startswith("NV") for kind in self.links.values()}
+        return None if len(joined) != 1 else "nvlink" if True in joined else "pcie"
