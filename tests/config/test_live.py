@@ -11,7 +11,7 @@ from eagle_forensics.config.inspection import inspect
 from eagle_forensics.config.live import live_findings
 from eagle_forensics.finding import Status
 from tests.config.papers import DEEPSEEK_TARGET, GOOD_LAUNCH, papers
-from tests.evidence.servers import answering
+from tests.evidence.servers import serving
 from tests.evidence.test_live import INFO
 
 WARNING = "speculative_num_draft_tokens is adjusted to speculative_num_steps + 1 when speculative_eagle_topk == 1"
@@ -80,7 +80,7 @@ def test_no_log_no_finding(tmp_path):
 
 
 def live(folder, info=INFO, **papers_of):
-    with answering({} if info is None else {"/server_info": info}) as (url, _):
+    with serving({} if info is None else {"/server_info": info}) as (url, _):
         found = inspect(papers(folder, serving={"url": url}, **({"launch": LAUNCH} | papers_of)))
     return {f.id: f for f in [*live_findings(found), *argument_findings(found)]}, found
 

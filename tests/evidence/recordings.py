@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from eagle_forensics.evidence.fed import Fed
+from eagle_forensics.evidence.fed_files import write_fed
+
 T, H = 7, 4
 IDS = torch.arange(10, 10 + T)
 MASK = torch.tensor([0, 0, 1, 1, 1, 1, 0])
@@ -163,6 +166,11 @@ def sglang_reply(folder: Path) -> None:
     (folder / "reply.json").write_text(json.dumps({"input_ids": IDS[:-2].tolist(), "response": reply}))
 
 
+def fed(folder: Path) -> None:
+    """What `eagle-forensics capture` writes."""
+    write_fed([Fed(tuple(IDS.tolist()), torch.stack(planes(), 1))], folder, {"engine": "sglang"})
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {w.__name__: w for w in (
-    speculators_v1, speculators_v0, specforge, modelopt, angelslim, vllm_extract, plane_folder, trtllm, torchspec, verl_speco, sglang_passes, sglang_dumper)}
+    speculators_v1, speculators_v0, specforge, modelopt, angelslim, vllm_extract, plane_folder, trtllm, torchspec, verl_speco, sglang_passes, sglang_dumper, fed)}
 """Writers by the name of their layout: sample 0 holds `planes()` in slot order."""

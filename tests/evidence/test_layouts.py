@@ -11,7 +11,7 @@ from eagle_forensics.evidence.records import EvidenceError
 from tests.evidence import recordings as made
 from tests.evidence.recordings import IDS, MASK, WRITERS, H, T, planes
 
-WITHOUT_MASK = ("modelopt", "vllm_extract", "plane_folder", "trtllm", "sglang_passes", "sglang_dumper")
+WITHOUT_MASK = ("modelopt", "vllm_extract", "plane_folder", "trtllm", "sglang_passes", "sglang_dumper", "fed")
 
 
 def same(sample, seed=0, rows=T, order=(0, 1, 2, 3)):
@@ -49,7 +49,7 @@ def test_the_extension_says_nothing(name, tmp_path):
 
 
 def test_every_layout_has_a_writer_here():
-    assert {layout.name for layout in LAYOUTS} <= {*WRITERS, "sglang_reply", "fed"}
+    assert {layout.name for layout in LAYOUTS} <= {*WRITERS, "sglang_reply"}
 
 
 def test_specforge_gzipped(tmp_path):

@@ -135,7 +135,6 @@ def test_paths_and_urls_are_told_apart(path, url):
 
 
 def test_a_folder_on_a_web_server(tmp_path):
-    pytest.importorskip("aiohttp", reason="fsspec reads http with aiohttp")
     speculators_v1(tmp_path / "made/dump", 3)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path / "made")) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
