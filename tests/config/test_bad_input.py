@@ -6,9 +6,13 @@ import struct
 import pytest
 
 from eagle_forensics.case import CaseError
+from eagle_forensics.config.cache_scales import scale_findings
+from eagle_forensics.config.capacity import capacity_findings
 from eagle_forensics.config.checkpoint import checkpoint_findings
 from eagle_forensics.config.checks import argument_findings, boundary_findings, problem_findings
+from eagle_forensics.config.extraction import extraction_findings
 from eagle_forensics.config.frames import notes_frame
+from eagle_forensics.config.handover import handover_findings
 from eagle_forensics.config.inspection import inspect
 from eagle_forensics.config.launching import launching_findings, upgrade_findings
 from eagle_forensics.config.live import live_findings
@@ -21,7 +25,7 @@ from tests.config.papers import papers
 from tests.evidence import builders
 
 EVERY = (problem_findings, boundary_findings, argument_findings, launching_findings, live_findings, checkpoint_findings, loading_findings, table_findings, tokenizer_findings,
-         rotary_findings, upgrade_findings)
+         rotary_findings, upgrade_findings, extraction_findings, handover_findings, capacity_findings, scale_findings)
 
 
 def everything(case):

@@ -42,8 +42,8 @@ def test_the_dot_of_old_releases_and_a_cpu_server(tmp_path):
 def test_windows_in_order_with_their_own_figures(tmp_path):
     found = read(tmp_path, "starting\n" + OLD.format(n=1, a="1.80", g="False", s="54.80") + "Decode batch, accept len: x\n"
                  + OLD.replace("accept rate: 0.30, ", "").replace("batch,", "batch.").format(n=2, a="2.05", g="True", s="88.80") + PLAIN)
-    assert found.speculative == (Window("sglang", 1.8, 0.3, 54.8, running=1, graph="cuda", replayed=False),
-                                 Window("sglang", 2.05, None, 88.8, running=2, graph="cuda", replayed=True))
+    assert found.speculative == (Window("sglang", 1.8, 0.3, 54.8, running=1, graph="cuda", replayed=False, queued=0),
+                                 Window("sglang", 2.05, None, 88.8, running=2, graph="cuda", replayed=True, queued=0))
     assert len(found.windows) == 3 and found.windows[2].accept_length is None
 
 

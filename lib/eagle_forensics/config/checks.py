@@ -69,12 +69,13 @@ def _effective(found: Inspection, answer: ArgsAnswer, question: str) -> list[Fin
     evidence = tuple(Evidence(note="rule", source=s) for s in answer.sources)
     effective, raw = answer.effective or {}, answer.raw
     if answer.error:
+        tree = answer.refusal == "tree"
+        rival = Competitor(fault="args.draft-budget-overridden", margin="an error, not a warning", why_rejected="an overridden budget starts and serves; these arguments do not start") if tree else \
+            Competitor(fault="args.tree-capacity", margin="the message names no tree and no page", why_rejected="the number of tree nodes plays no part in it")
         return [Finding(
-            id="config.arguments", fault="args.tree-capacity" if answer.refusal == "tree" else "args.refused", question=question, status=Status.FAIL, notebook=NOTEBOOK,
+            id="config.arguments", fault="args.tree-capacity" if tree else "args.refused", question=question, status=Status.FAIL, notebook=NOTEBOOK,
             statement=f"{found.engine} refuses these launch arguments: {answer.error}", observed=answer.error, expected="a server that starts",
-            competitor=Competitor(fault="args.draft-budget-overridden", margin="an error, not a warning",
-                                  why_rejected="an overridden budget starts and serves; these arguments do not start"),
-            refuted_by="the server starts with exactly these arguments", evidence=evidence,
+            competitor=rival, refuted_by="the server starts with exactly these arguments", evidence=evidence,
             next_step="Start the server with the arguments corrected as the message says.")]
     findings = []
     asked, tokens, steps = raw.get("speculative_num_draft_tokens"), effective.get("num_draft_tokens"), effective.get("num_steps")

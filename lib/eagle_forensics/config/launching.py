@@ -1,8 +1,9 @@
-"""What the launch line implies beyond the draft budget: the draft's path, units across engines, the limit on requests, fused all-reduce; and the next upgrade."""
+"""What the launch line implies beyond the draft budget: the draft's path, units across engines, fused all-reduce; and the next upgrade."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eagle_forensics.boundary import format_boundaries
 from eagle_forensics.config.inspection import Inspection
@@ -12,17 +13,19 @@ from eagle_forensics.evidence.measurements import read_measurements
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Evidence, Finding
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 PATH = Question("config.draft-path", "Is the drafter another checkpoint than the target?")
 FUSED = Question("config.fused-all-reduce", "Can captured states be per-rank partial sums?")
 UNITS = Question("config.units", "Do the compared runs of two engines draft the same number of tokens?")
-ADMISSION = Question("config.admission", "Does speculation limit the number of running requests?")
 UPGRADE = Question("config.upgrade", "Does the same config mean the same states in later releases?")
 
 
 def launching_findings(found: Inspection) -> list[Finding]:
-    """Path, units, admission and fusion; each only where the case has something to say about it."""
+    """Path, units and fusion; each only where the case has something to say about it."""
     paths = [unless_assumed(item, {found.engine: found.arguments}) for item in _path(found)]
-    return [*paths, *_units(found), *_admission(found), *_fused(found)]
+    return [*paths, *_units(found), *_fused(found)]
 
 
 def _path(found: Inspection) -> list[Finding]:
@@ -48,7 +51,7 @@ def _path(found: Inspection) -> list[Finding]:
 
 def _units(found: Inspection) -> list[Finding]:
     """vLLM counts drafts (K); SGLang counts tokens of a verify (K + 1)."""
-    frame = _measurements(found)
+    frame = measurements(found)
     if frame is None or not {"engine", "draft_tokens"} <= set(frame.columns):
         return []
     used = frame[frame["draft_tokens"].notna() & frame["engine"].notna()]
@@ -71,25 +74,6 @@ def _units(found: Inspection) -> list[Finding]:
         next_step="Compare accept lengths only between runs of equal K.")]
 
 
-def _admission(found: Inspection) -> list[Finding]:
-    answer = found.arguments
-    if answer is None or answer.error or found.case.serving.engine != "sglang" or answer.effective.get("algorithm") is None:
-        return []
-    limit, asked = answer.effective.get("max_running_requests"), answer.raw.get("max_running_requests")
-    if asked is not None or limit is None:
-        return [ADMISSION.passes(f"--max-running-requests {asked} is as asked", observed=limit, expected=asked)] if asked is not None else []
-    frame = _measurements(found)
-    most = int(frame["concurrency"].max()) if frame is not None and "concurrency" in frame and frame["concurrency"].notna().any() else None
-    common = {"observed": limit, "unit": "running requests", "evidence": (*rules(*answer.sources), *(Evidence(note=line) for line in found.log_lines("arguments") if "is reset to" in line))}
-    if most is None or most <= limit:
-        measured = f"; measured up to {most}" if most else ""
-        return [ADMISSION.passes(f"speculation admits {limit} running requests because none were asked for{measured}", **common)]
-    return [ADMISSION.suspects(
-        "cost.admission-limit", f"speculation admits {limit} running requests because none were asked for, but runs with {most} concurrent requests were measured", **common, expected=most,
-        rival=("cost.concurrency", "a sharp plateau at the limit, a smooth decline without one", "not rejected here: throughput by concurrency tells them apart"),
-        remedy=f"--max-running-requests {most}", next_step="Notebook 04: throughput by concurrency, once with the limit raised.")]
-
-
 def _fused(found: Inspection) -> list[Finding]:
     case, target = found.case, found.target
     if case.serving.engine != "sglang" or not case.serving.version or target is None:
@@ -107,6 +91,7 @@ def _fused(found: Inspection) -> list[Finding]:
     test = f"Measure once with {answer.switch_off}." if answer.switch_off else "Measure once with --tp 1, or on SGLang 0.5.14 or later."
     return [FUSED.suspects(
         "feature.partial-sum", f"possible: {answer.reason}" + (f"; the log says: {said[0].note}" if said else "") + ". A hazard by the papers, not an observation", **common,
+        required=answer.exposed is True or bool(said),
         rival=("wiring.layer-offset", "relative error about 0.1 to the previous layer, not 0", "not rejected here: captures of two ranks decide (notebook 03)"),
         remedy="SGLang 0.5.14 or later for DeepSeek and Kimi, 0.5.21 for GLM-4 MoE and GPT-OSS; or the fusion off.",
         next_step=f"{test} Equal accept lengths clear it; so do equal captures on two ranks (notebook 03).")]
@@ -131,7 +116,8 @@ def upgrade_findings(found: Inspection) -> list[Finding]:
                              next_step="Keep the engine pinned, or change config and engine together.")]
 
 
-def _measurements(found: Inspection):
+def measurements(found: Inspection) -> pd.DataFrame | None:
+    """The table of the case where it can be read; what is wrong with it is notebook 04."""
     path = found.case.measurements
     try:
         return read_measurements(path) if path and path.is_file() else None

@@ -144,13 +144,13 @@ def _quantization(found: Inspection, draft: Draft) -> Finding:
     evidence = (*rules(*answer.sources, loads.source), *([Evidence(note=said)] if said else []))
     common = {"observed": method or "none", "expected": "its own" if own else "none", "evidence": evidence}
     if loads.ignores_own:
-        return QUANTIZED.suspects("load.draft-quantization", f"the draft brings a quantization_config that {found.engine} does not use: {loads.whence}", **common,
+        return QUANTIZED.suspects("load.draft-quantization", f"the draft brings a quantization_config that {found.engine} does not use: {loads.whence}", **common, required=True,
                                   next_step="Serve with vLLM 0.11.1 or later, or an unquantized copy of the drafter.")
     if own or not method:
         return QUANTIZED.passes(f"the draft {'brings its own quantization_config' if own else 'is loaded unquantized'}", **common)
     words = f"the draft has no quantization_config but is loaded as {method} ({loads.whence})"
     if method not in rule["needs_files"] or engine != "sglang":
-        return QUANTIZED.suspects("load.draft-quantization", f"{words}: whether it loads so, and at what loss, is not known", **common,
+        return QUANTIZED.suspects("load.draft-quantization", f"{words}: whether it loads so, and at what loss, is not known", **common, required=True,
                                   next_step="Measure once with the draft unquantized (SGLang: --speculative-draft-model-quantization unquant; vLLM: 0.11.1 or later).")
     return QUANTIZED.fails(
         "load.draft-quantization", f"{words}, a method that needs its own files in the checkpoint" + (f"; the log says: {said}" if said else ""), **common,

@@ -27,7 +27,7 @@ _OTHER = rb"(?:(?!accept |[cnm]\w+ graph|gen )[^,:\[\n]++: [^,:\s\[]++, )*+"
 """Fields that are not used, as `name: value, `; the start of another line is none."""
 _HEAD = rb"Decode batch(?: \[\d{1,12}\])?[.,] #running-req: "
 _SGLANG = re.compile(_HEAD + rb"(\d{1,9}), " + _OTHER + rb"(?:accept len: " + _REAL + rb", (?:accept rate: " + _REAL + rb", )?)?" + _OTHER
-                     + rb"(?:([cnm]\w+) graph: (True|False), )?gen throughput \(token/s\): " + _REAL + rb",")
+                     + rb"(?:([cnm]\w+) graph: (True|False), )?gen throughput \(token/s\): " + _REAL + rb",(?: #queue-req: (\d{1,9})\b)?")
 _BEGINS = re.compile(_HEAD)
 _VLLM = re.compile(rb"SpecDecoding metrics: ([^\n]*)")
 _FIELDS = {
@@ -58,6 +58,8 @@ class Window(NamedTuple):
     """Kind of graph that the line speaks of: `cuda`, `cpu`, `npu`."""
     replayed: bool | None = None
     """Whether the last forward replayed one."""
+    queued: int | None = None
+    """Requests that wait for a place in the batch; SGLang only."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,9 @@ def read_decode_log(path: str | Path) -> DecodeLog:
 
 
 def _windows(block: bytes) -> Iterator[Window]:
-    for running, length, rate, graph, replayed, speed in _SGLANG.findall(block):
+    for running, length, rate, graph, replayed, speed, queued in _SGLANG.findall(block):
         yield Window("sglang", float(length) if length else None, float(rate) if rate else None, float(speed), running=int(running),
-                     graph=graph.decode() or None, replayed=replayed == b"True" if replayed else None)
+                     graph=graph.decode() or None, replayed=replayed == b"True" if replayed else None, queued=int(queued) if queued else None)
     for text in _VLLM.findall(block):
         at = {name: m[1] for name, pattern in _FIELDS.items() if (m := pattern.search(text))}
         if "accept_length" in at:

@@ -31,6 +31,7 @@ MARKS: tuple[tuple[str, bytes], ...] = (
     ("loading", b"KeyError: '"), ("loading", b"Detected EAGLE model"), ("loading", b"only supports 1 layer"), ("fusion", b"AllReduce Fusion"),
     *(("all-reduce", name + b" is disabled") for name in (b"Custom allreduce", b"CustomAllreduce", b"CustomAllReduceV2")),
     ("timeout", b"Watchdog caught collective operation timeout"), ("graphs", b"setting cudagraph_mode="), ("graphs", b"Truncating max_cudagraph_capture_size"),
+    ("scales", b"KV cache scaling factor 1.0"),
 )  # fmt: skip
 """Kind of a line and the words that mark it: the engines' own sentences, and of PyTorch's watchdog. `Custom allreduce` is what SGLang 0.5.9 and vLLM print; SGLang 0.5.23
 names its class there (distributed/device_communicators/custom_all_reduce_utils.py)."""
@@ -44,7 +45,7 @@ class LogLine:
     """One line of the log that says something."""
 
     kind: str
-    """`arguments`, `layers`, `runner`, `quantization`, `loading`, `fusion`, `all-reduce`, `timeout`, `graphs`."""
+    """`arguments`, `layers`, `runner`, `quantization`, `loading`, `fusion`, `all-reduce`, `timeout`, `graphs`, `scales`."""
     text: str
     byte: int
     """Where the line begins in the file."""
