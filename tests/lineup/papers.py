@@ -120,6 +120,26 @@ def head(**changes: Any) -> dict[str, torch.Tensor]:
     return {k: v for k, v in (tensors | changes).items() if v is not None}
 
 
+def table_of(rows: int, seed: int = 1, noise: bool = False) -> torch.Tensor:
+    """An embedding [rows, H]: rows of very different length as a trained one has them, or even noise."""
+    drawn = torch.Generator().manual_seed(seed)
+    values = torch.randn(rows, builders.H, generator=drawn)
+    return (values * (0.02 if noise else torch.exp(torch.randn(rows, 1, generator=drawn)))).to(torch.bfloat16)
+
+
+def embedded(table: torch.Tensor, **changes: Any) -> dict[str, torch.Tensor]:
+    """A whole head with an embedding of its own."""
+    return head(**{"embed_tokens.weight": table}, **changes)
+
+
+def vocabulary(*swapped: tuple[int, int], size: int = builders.V, added: Mapping[str, int] | None = None) -> str:
+    """A tokenizer.json of `size` learned tokens, two and two of them exchanged, with added ones."""
+    tokens = [f"t{i}" for i in range(size)]
+    for a, b in swapped:
+        tokens[a], tokens[b] = tokens[b], tokens[a]
+    return json.dumps({"model": {"type": "BPE", "vocab": {t: i for i, t in enumerate(tokens)}}, "added_tokens": [{"id": i, "content": t} for t, i in (added or {}).items()]})
+
+
 def arange_map(marked: torch.Tensor) -> dict[str, torch.Tensor]:
     """d2t = 0, 1, 2, ...: target id 2i, right only if t2d marks the even ids."""
     size = builders.VD // 2
