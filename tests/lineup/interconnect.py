@@ -44,6 +44,11 @@ def nccl_log(version: str | None = "2.28.9", ranks: int = 8, env: Mapping[str, s
     for size, used in [*((hidden * 2 * t, max(1, min(channels, hidden * 2 * t // (4096 * ranks)))) for t in tokens), *(large or {}).items()]:
         way = (algorithm, protocol) if size <= hidden * 2 * 16 else ("RING", "SIMPLE")
         lines.append(f"AllReduce: {size} Bytes -> Algo {way[0]} proto {way[1]} channel{{Lo..Hi}}={{0..{used - 1}}}")
+    return info(*lines)
+
+
+def info(*lines: str) -> str:
+    """Further lines of that log."""
     return "".join(f"node1:41000:41033 [0] NCCL INFO {line}\n" for line in lines)
 
 
@@ -83,6 +88,12 @@ def refusal(name: str = "CustomAllreduce", why: str = "it's not supported on mor
     return "".join(f"[2026-03-01 09:59:0{r} TP{r}] {name} is disabled because {why}. To silence this warning, specify disable_custom_all_reduce=True explicitly.\n" for r in range(ranks))
 
 
+def trace(*kernels: str) -> str:
+    """A profile of one rank: these kernels, one after another."""
+    return json.dumps({"schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 4}, "traceEvents": [
+        {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": 1000.0 + 60 * i, "dur": 12.0, "args": {"device": 0, "stream": 7, "correlation": 500 + i}} for i, name in enumerate(kernels)]})
+
+
 def watchdog(ranks: Sequence[int], number: int = 1, op: str = "ALLREDUCE") -> str:
     """A rank of PyTorch whose collective did not end."""
     return "".join(f"[rank{r}]:[E301 16:06:04.53{r}131842 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType={op}, "
@@ -116,15 +127,15 @@ def nvlink(i: int, j: int) -> str:
 
 
 def host(*, tp: int = 8, steps: int = 2, asked: int | None = None, before: str = "", more: str = "", engine: str = "sglang", version: str = "0.5.23", env: Mapping[str, str] | str | None = ON, log: str | None = None,
-         tests: Sequence[str] = (), topology: str | None = None, server: str | None = None, hardware: Mapping[str, Any] = RTX, hidden: int = HIDDEN, layers: int = LAYERS,
+         tests: Sequence[str] = (), profile: str | None = None, topology: str | None = None, server: str | None = None, hardware: Mapping[str, Any] = RTX, hidden: int = HIDDEN, layers: int = LAYERS,
          base: papers.Papers = papers.LLAMA, rows: str | None = None) -> papers.Papers:
     """A served target of Kimi's size. `asked`: draft tokens of the launch line; `before`: what stands before the command; `env`: as written in the case, or a dump of the process's; `log`: NCCL's; `server`: the engine's own."""
-    files = {name: text for name, text in (("nccl.log", log), ("topo.txt", topology), ("server.log", server), ("environ", env if isinstance(env, str) else None)) if text}
+    files = {name: text for name, text in (("nccl.log", log), ("topo.txt", topology), ("server.log", server), ("trace.json", profile), ("environ", env if isinstance(env, str) else None)) if text}
     named = {f"tests/{i}.{'json' if text.startswith('{') else 'txt'}": text for i, text in enumerate(tests)}
     launch = (f"{papers.VLLM_LAUNCH} --tensor-parallel-size {tp} {more}" if engine == "vllm" else papers.sglang_launch(steps, 1, asked or steps + 1, more=f"--tp {tp} {more}")).strip()
     launch = f"{before} python3 -m sglang.launch_server {launch}" if before else launch
     serving = {"engine": engine, "version": version, "launch": launch, "env": "./environ" if isinstance(env, str) else dict(env) if env is not None else None,
                "log": "./server.log" if server else None, "hardware": dict(hardware, count=tp)}
-    nccl = {"debug_log": "./nccl.log" if log else None, "topology": "./topo.txt" if topology else None, "tests": [f"./{name}" for name in named] or None}
+    nccl = {"debug_log": "./nccl.log" if log else None, "topology": "./topo.txt" if topology else None, "tests": [f"./{name}" for name in named] or None, "traces": ["./trace.json"] if profile else None}
     case = {key: {k: v for k, v in part.items() if v is not None} for key, part in (("serving", serving), ("nccl", nccl))}
     return base.but(target={"hidden_size": hidden, "num_hidden_layers": layers, **dict(base.target or {})}, files=files | named, rows=rows, case={k: v for k, v in case.items() if v})

@@ -31,7 +31,7 @@ def asked(said=ALL, tests=(STOPPED, CURED), log=LOG, tp=4, **more):
 
 
 def test_a_hang_that_only_peer_to_peer_has():
-    for said, count in ((ALL, "4 ranks of 4"), (ALL[:1], "1 rank of 4")):
+    for said, count in ((ALL, "4 ranks of 4"), (ALL[:1], "1 rank of 4"), ([line(0), line(0, 7)], "1 rank of 4")):
         found = asked(said)
         assert (found.status, found.fault, found.competitor.fault) == (Status.FAIL, "nccl.p2p-hang", "runtime.dp-attention")
         assert found.statement.startswith(f"{count} timed out at collective 1 (ALLREDUCE of 128 elements)") and found.required

@@ -29,6 +29,8 @@ def set_only(env: dict[str, str]) -> dict[str, str]:
 SEARCH = (
     planted("NCCL 2.27 finds no path on eight PCIe GPUs and takes Simple", n.host(log=n.lost_log(), env=n.ON, topology=n.links(8, n.two_sockets)), FALLBACK, rival=EAGER),
     planted("no path for the tree alone, choices not logged", n.host(log=n.nccl_log("2.26.2", lost=(1,), tokens=())), FALLBACK, rival=EAGER),
+    planted("two channels at 0.1 GB/s, no line of the search itself", n.host(log=n.nccl_log("2.27.7", graph=(2, 0.1, "SYS"), choice="RING SIMPLE"), tests=[
+        n.report({n.VERIFY: 48.3}), n.report({n.VERIFY: 26.0}, {"NCCL_GRAPH_FILE": "/mnt/graph.xml"})]), FALLBACK, rival=EAGER),
     planted("no path, peer-to-peer to SYS does not mend it", n.host(env=SYS, log=n.lost_log(env=SYS, via="P2P/IPC")), FALLBACK),
 )
 SETTINGS = (

@@ -87,6 +87,14 @@ HEALTHY = (
     healthy("one GPU: a misspelt level that nobody reads", n.host(tp=1, env=LOWER)),
     healthy("a server on processors", n.host(tp=2, more="--device cpu", env=LOWER)),
     healthy("one eager line of a prefill among captured rounds", n.host(log=n.nccl_log(), server=n.decode(20) + n.decode(1, replayed=False))),
+    healthy("kinds of graph that the machine has not", n.host(log=n.nccl_log() + n.info(
+        *(f"Pattern {k}, crossNic 0, nChannels 0, bw 0.000000/0.000000, type DIS/DIS, sameChannels 1" for k in (2, 5))))),
+    healthy("LL alone on PCIe", n.host(env=n.ON | {"NCCL_PROTO": "LL"}, log=n.nccl_log(env={"NCCL_PROTO": "LL"}))),
+    healthy("a release that came after, with a variable of its own", n.host(env=n.ON | {"NCCL_NEW_POLICY": "1"}, log=n.nccl_log("2.32.3"))),
+    healthy("stages over two groups of four", n.host(tp=4, more="--pp-size 2", log=n.nccl_log(ranks=4), hardware=n.RTX | {"count": 8})),
+    healthy("two batch sizes, all captured", n.host(log=n.nccl_log(), server=n.decode(10) + n.decode(6, running=8, speed=400.0))),
+    healthy("a kernel refused in one group, a trace shows it at work", n.host(
+        tp=4, log=n.nccl_log(ranks=4), topology=n.links(4, n.switches), server=n.refusal(), profile=n.trace(*("void sglang::cross_device_reduce_1stage<__nv_bfloat16, 4>(...)",) * 12))),
     healthy("two nodes of eight: a network card set by name", n.host(
         tp=16, more="--nnodes 2", env=n.ON | {"NCCL_IB_HCA": "mlx5_0"}, hardware=n.H100, log=n.nccl_log(ranks=16, nodes=2, graph=NVL, channels=16, env={"NCCL_IB_HCA": "mlx5_0"}))),
     healthy("peer-to-peer off on purpose, and the log shows shared memory", n.host(env=OFF, log=n.nccl_log(env=OFF, via="SHM/direct/direct"))),
@@ -114,6 +122,8 @@ ABSTAIN = (
     abstains("sockets within a node, for no reason that the log shows", n.host(env=None, log=n.nccl_log(via="NET/Socket/0", tokens=()))),
     abstains("large messages on one channel without a plugin", n.host(env=None, log=n.nccl_log(channels=8, large=LARGE, tokens=()))),
     abstains("values that do not compare equal, environment not recorded as LL128", n.host(env=None, tests=[n.report({n.VERIFY: 36.7, 917504: 100.1}, bad=16)]), "ERROR"),
+    abstains("a log without a line of NCCL", n.host(env=None, log="server started\nserver stopped\n"), "ERROR"),
+    abstains("a run of nccl-tests that stopped, nothing else", n.host(tp=4, env=None, tests=[n.stopped()])),
     abstains("a link matrix that is cut", n.host(topology=n.links(8, n.two_sockets)[:180]), "ERROR"),
 )
 CASES = (*DOUBLE, *CONFOUND, *HEALTHY, *ABSTAIN)
