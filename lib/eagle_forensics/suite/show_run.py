@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ def show_run(run_dir: Path) -> str:
     diagnosis: dict[str, Any] = merged["diagnosis"] or {}
     verdict = merged["verdict"]
     out: list[Any] = [Text(f"{verdict}  {visible(merged['case'])}", style=f"bold {STYLE.get(verdict, '')}"), visible(diagnosis.get("headline", "")), ""]
-    story = diagnosis.get("story") or ()
-    for paragraph in [story] if isinstance(story, str) else story:
-        out += [visible(paragraph), ""]
+    for paragraph in diagnosis.get("story") or ():
+        ids = f"  [{', '.join(paragraph['findings'])}]" if paragraph["findings"] else ""
+        out += [visible(paragraph["text"] + ids), ""]
+    out += [_chain(diagnosis.get("chain") or ()), ""]
     table = Table("status", "finding", "answer", title="Findings", title_justify="left")
     table.columns[2].overflow = "fold"
     for item in merged["findings"]:
@@ -32,4 +34,18 @@ def show_run(run_dir: Path) -> str:
     steps = diagnosis.get("next_steps") or ()
     if steps:
         out += ["", "Next:", *(f"  {i}. {visible(step)}" for i, step in enumerate(steps, 1))]
+    for one in diagnosis.get("deciders") or ():
+        out += ["", f"To decide between {visible(one['suspicion'])} and {visible(one['rival'])}: {visible(one['observation'])}.",
+                "  " + (f"restart the server {visible(one['restart'])}, then: " if one["restart"] else "") + visible(one["command"])]
     return printed(*out, "", f"post-mortem: {folder.path / 'post_mortem.html'}")
+
+
+def _chain(links: Sequence[Mapping[str, Any]]) -> Any:
+    """The links from training data to served token, a row each."""
+    from rich.table import Table
+
+    table = Table("link", "", "why", title="The chain, from training data to served token", title_justify="left")
+    table.columns[2].overflow = "fold"
+    for link in links:
+        table.add_row(visible(link["name"]), visible(link["state"]), visible(link["because"]))
+    return table
