@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIB = ROOT / "lib" / "eagle_forensics"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FIVE = {"config", "drafter", "fingerprint", "acceptance", "nccl"}
-NOUNS = {"boundary", "case", "faults", "finding", "show", "stats"}
+NOUNS = {"address", "boundary", "case", "faults", "finding", "show", "stats"}
 ORDER = [NOUNS, {"evidence"}, {"engines"}, FIVE | {"demo"}, {"diagnosis"}, {"suite"}, {"cli", "__main__"}]
 
 
@@ -62,6 +62,24 @@ def test_help_and_import_never_touch_torch():
             "heavy = {'torch', 'pandas', 'matplotlib', 'transformers', 'pydantic', 'scipy', 'numpy'} & set(sys.modules)\n"
             "assert not heavy, heavy")
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_match_imports_torch_and_little_else():
+    """What runs on one slot against one bank starts in the time torch takes: read off the imports at the top of its modules."""
+    todo, seen, foreign = ["evidence.dumps", "evidence.states", "fingerprint.identify"], set(), set()
+    while todo:
+        name = todo.pop()
+        file = LIB.joinpath(*name.split(".")).with_suffix(".py")
+        if name in seen or not file.exists():
+            continue
+        seen.add(name)
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            own = [m.removeprefix("eagle_forensics").lstrip(".") for m in modules if m.startswith("eagle_forensics")]
+            todo += own + [f"{m}.{a.name}".lstrip(".") for m in own for a in node.names]
+            foreign |= {m.split(".")[0] for m in modules if not m.startswith("eagle_forensics")} - sys.stdlib_module_names
+    assert {"evidence.tensors", "fingerprint.match", "stats"} <= seen
+    assert foreign == {"torch", "numpy", "safetensors"}
 
 
 def pins(lines) -> dict[str, str]:

@@ -8,7 +8,6 @@ not exist is *not* an error here: `missing_evidence` lists it, and the notebook 
 from __future__ import annotations
 
 import difflib
-import re
 import reprlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,16 +16,11 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from eagle_forensics.address import url_of
+
 SCHEMA = 1
 MAX_BYTES = 1 << 18
 """A case file names evidence, it does not hold it: the largest real one has a few KiB."""
-
-
-def url_of(path: str | Path) -> str | None:
-    """The fsspec URL (`s3://bucket/dump`) that a path of the case spells, None for a path on this machine. pathlib takes one of the slashes."""
-    text = str(path)
-    found = re.match(r"([a-z][a-z0-9+.-]+):/+(?=[^/])", text)
-    return f"{found[1]}://{text[found.end():]}" if found and found[1] not in ("file", "local") else None
 
 
 class CaseError(ValueError):

@@ -8,7 +8,8 @@ import fsspec
 import pytest
 import torch
 
-from eagle_forensics.case import CaseError, load_case, url_of
+from eagle_forensics.address import url_of
+from eagle_forensics.case import CaseError, load_case
 from eagle_forensics.evidence import remote
 from eagle_forensics.evidence.dumps import find_dump, iter_samples, read_sample
 from eagle_forensics.evidence.records import EvidenceError

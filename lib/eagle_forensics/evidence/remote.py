@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from eagle_forensics.case import url_of
+from eagle_forensics.address import url_of
 from eagle_forensics.evidence.cache import cache_folder
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.evidence.side_files import NAMES
-from eagle_forensics.evidence.transport import shown
 
 FILE_LIMIT = 16 << 30
 """Bytes of one file: a shard of 1,024 long samples of a large target stays below it."""
@@ -107,6 +106,8 @@ def remote(path: str | Path) -> Remote | None:
     if url is None:
         return None
     import fsspec
+
+    from eagle_forensics.evidence.transport import shown
 
     shows = shown(url)
     try:

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from eagle_forensics.case import CaseError, load_case, url_of
+from eagle_forensics.address import url_of
+from eagle_forensics.case import CaseError, load_case
 from eagle_forensics.evidence.drafts import read_draft
 from eagle_forensics.evidence.dumps import find_dump
 from eagle_forensics.evidence.records import EvidenceError
