@@ -16,15 +16,16 @@ from eagle_forensics.stats import Estimate
 NEXT = "Measure the same prompts at both loads live (`concurrency`): equal answers with fewer accepted drafts decide."
 
 
-def by_load(runs: Sequence[Run], adaptive: bool = False) -> list[Finding]:
-    """`runtime.batch-metadata` where the accept length falls with the load, `cost.concurrency` where only the gain does. `adaptive`: the engine changes its steps by itself."""
+def by_load(runs: Sequence[Run], adaptive: bool = False, limit: int | None = None) -> list[Finding]:
+    """`runtime.batch-metadata` where the accept length falls with the load, `cost.concurrency` where only the gain does. `adaptive`: the engine changes its steps by itself.
+    `limit`: requests that the server lets run at once."""
     every = list(series(runs, "concurrency"))
     if not every:
         return []
     loads = max(every, key=len)
     low, high = min(loads), max(loads)
     found = nearest(loads[low], loads[high])
-    return [_length(found, loads, adaptive), *filter(None, [_gain(found, loads, runs)])]
+    return [_length(found, loads, adaptive), *filter(None, [_gain(found, loads, runs, limit)])]
 
 
 def _length(found: Fall, loads: dict[int, list[Run]], adaptive: bool) -> Finding:
@@ -49,7 +50,7 @@ def _length(found: Fall, loads: dict[int, list[Run]], adaptive: bool) -> Finding
         predicted_effect=f"accept length {spread(found.before)} at every load", next_step=f"Find the smallest batch that loses, with CUDA graphs on and off. {NEXT}")
 
 
-def _gain(found: Fall, loads: dict[int, list[Run]], runs: Sequence[Run]) -> Finding | None:
+def _gain(found: Fall, loads: dict[int, list[Run]], runs: Sequence[Run], limit: int | None) -> Finding | None:
     gains = {load: g for load in sorted(loads) if (g := _at(loads[load], runs)) is not None}
     if len(gains) < 2:
         return None
@@ -64,6 +65,10 @@ def _gain(found: Fall, loads: dict[int, list[Run]], runs: Sequence[Run]) -> Find
     if found.kind != "none":
         return Finding(**common, status=Status.INCONCLUSIVE, required=False, fault="cost.concurrency", statement=f"{text}; but the accept length is not flat over these loads (acceptance.by-concurrency).",
                        next_step="Settle the accept length first.")
+    if limit is not None and high > limit:
+        return Finding(**common, status=Status.INCONCLUSIVE, fault="cost.concurrency", statement=f"{text}; but with speculation at most {limit} requests run at once, the others wait.",
+                       competitor=Competitor(fault="cost.admission-limit", margin=f"{high - limit} of {high} requests", why_rejected="not rejected: the limit alone may cost the gain"),
+                       next_step=f"Raise --max-running-requests to {high}, or measure loads up to {limit}.")
     return Finding(
         **common, status=Status.FAIL, fault="cost.concurrency", threshold=1.0, threshold_why="as fast as without speculation",
         statement=f"{text}, at an accept length that stays ({spread(found.before)}, {spread(found.after)}): verifying more tokens costs more where the batch already fills the GPU.",

@@ -17,5 +17,5 @@ from eagle_forensics.finding import Finding
 
 def splits(runs: Sequence[Run], papers: Papers) -> list[Finding]:
     """A finding for each thing that runs with speculation differ in alone; none where there is no such pair."""
-    return [*by_context(runs, papers.said, papers.reach), *by_load(runs, bool(papers.arguments.get("adaptive"))), *switched(runs, papers.layers),
+    return [*by_context(runs, papers.said, papers.reach), *by_load(runs, bool(papers.arguments.get("adaptive")), papers.arguments.get("max_running_requests")), *switched(runs, papers.layers),
             *filter(None, [by_version(runs, papers.layers), by_head(runs, papers.head, papers.answers), reuse(runs)])]

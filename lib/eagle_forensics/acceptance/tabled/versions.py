@@ -61,15 +61,19 @@ def _regression(common: dict[str, Any], text: str, found: Fall, layers: Mapping[
 def _as_trained(run: Run, layers: Mapping[str, Any]) -> bool | None:
     """Whether the run's engine serves the trained layers on all paths, by notebook 01; None where it looked at another version, or could not tell."""
     paths, trained = (layers.get("served") or {}).get("boundaries") or {}, layers.get("trained_by_ids")
-    if layers.get("engine") != f"{run.engine} {run.engine_version}" or not trained or not any(paths.values()):
+    if not _serves(layers, run) or not trained or not any(paths.values()):
         return None
     return all(sorted(ids) == sorted(trained) for ids in paths.values() if ids is not None)
 
 
+def _serves(layers: Mapping[str, Any], run: Run) -> bool:
+    """Whether notebook 01 looked at the run's engine and version."""
+    return str(layers.get("engine")).lower() == f"{run.engine} {run.engine_version}".lower()
+
+
 def _sampled(common: dict[str, Any], text: str, found: Fall, falls: Sequence[Fall], layers: Mapping[str, Any]) -> Finding:
-    served = layers.get("engine")
-    if served and served != f"{found.second.engine} {found.second.engine_version}":
-        return Finding(**common, status=Status.PASS, statement=f"{text}; {served} is served, which is not the one that accepts less.")
+    if _serves(layers, found.first):
+        return Finding(**common, status=Status.PASS, statement=f"{text}; {layers['engine']} is served, which is not the one that accepts less.")
     greedy = next((f for f in falls if not f.first.temperature and f.first.temperature is not None and
                    {f.first.engine_version, f.second.engine_version} == {found.first.engine_version, found.second.engine_version}), None)
     more = {"fault": "runtime.acceptance-rule", "next_step": "Compare the verification rule of both releases (rejection sampling, exact match, thresholds) on their launch lines and in their source."}
