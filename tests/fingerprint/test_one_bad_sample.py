@@ -156,7 +156,7 @@ def test_it_is_named_and_counted_and_the_rest_goes_on(kind, tmp_path, model, mon
 
 def test_ten_sound_samples_are_all_used(tmp_path, model):
     found, _ = walk(tmp_path, model)
-    assert {f.id: f for f in found}["layers.sampling"].statement.startswith("all 10 of 10 samples looked at: every slot is settled")
+    assert {f.id: f for f in found}["layers.sampling"].statement.startswith("All 10 of 10 samples looked at: every slot is settled")
 
 
 def test_the_table_of_the_embedding_leaves_foreign_tokens_out_where_no_bank_is_made(tmp_path, model, monkeypatch):

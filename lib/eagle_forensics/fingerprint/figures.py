@@ -17,6 +17,7 @@ from eagle_forensics.fingerprint.identify import Identification, SlotIdentity, f
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from eagle_forensics.fingerprint.sampling import Ballot
     from eagle_forensics.fingerprint.study import Work
 
 FLOOR, CEILING = 1e-3, 1.0
@@ -55,7 +56,7 @@ def match_heatmap(found: Identification | None) -> Picture | None:
         settled = slot.sure and slot.equals == m.best
         column = table.boundaries.index(m.best)
         ax.add_patch(Rectangle((column - 0.5, slot.slot - 0.5), 1, 1, fill=False, lw=2.2, ec=show.RED, ls="-" if settled else ":", zorder=3, clip_on=False))
-        for boundary, error, text in ((m.best, m.error.value, f"{m.error.value:.3f}" + ("" if settled else " ?")), (m.second, m.second_error, f"{m.second_error:.2f}")):
+        for boundary, error, text in ((m.best, m.error.value, ("0" if m.error.value == 0 else f"{m.error.value:.3f}") + ("" if settled else " ?")), (m.second, m.second_error, f"{m.second_error:.2f}")):
             ax.text(table.boundaries.index(boundary), slot.slot, text, rotation=90, ha="center", va="center", fontsize=9.5, zorder=4,
                     fontweight="bold" if boundary == m.best else "normal", color="white" if error < 0.2 else "#111827")
     step = 1 if boundaries <= 34 else -(-boundaries // 34)
@@ -111,6 +112,7 @@ def sink_figure(found: Identification | None, slot: int | None = None) -> Pictur
     slot = _most_misled(found) if slot is None else slot
     m, glance = table.matches[slot], found.glances[slot]
     first = found.sequence == found.sequence[0]
+    first &= np.isfinite(glance.norms)
     position, norms = found.position[first], glance.norms[first]
     sink = norms > THRESHOLDS["sink_norm_ratio"] * glance.median_norm
     limit = THRESHOLDS["clean_error"]
@@ -157,6 +159,20 @@ def _count(n: int) -> str:
     return f"{n} boundar{'y' if n == 1 else 'ies'}"
 
 
+def sampling_frame(work: Work) -> pd.DataFrame:
+    """Per slot what the samples that were drawn say, and whether that settles it; empty without a bank."""
+    if work.sources is None:
+        return pd.DataFrame()
+    labels, ballots = work.sources.rows.labels, work.sources.sampling.ballots
+    return pd.DataFrame([{"slot": b.slot, "label": labels[b.slot], "most samples say": b.leading or "no clean state", "of samples": f"{b.hits} of {len(b.votes)}",
+                          "settled": "yes" if b.settled else "no", "chance that most of the dump say otherwise": _chance(b)} for b in ballots])
+
+
+def _chance(ballot: Ballot) -> str:
+    """Two answers may come close to half of the dump, hence 2 / evidence."""
+    return "none: more than half was read" if np.isinf(ballot.evidence) else f"at most {min(1.0, 2 / ballot.evidence):.1g}"
+
+
 def first_values_frame(found: Identification | None) -> pd.DataFrame:
     """The human check: first five values of one ordinary token, and the norms, slot by slot."""
     if found is None:
@@ -174,13 +190,17 @@ def match_frame(found: Identification | None) -> pd.DataFrame:
     for s in found.slots:
         m = s.match
         rows.append({"slot": s.slot, "label": s.label, "is": str(s.boundary) if s.boundary else "not sure", "state": str(s.state),
-                     "best": f"{m.best}: {m.error.value:.4f}".replace(" ", "\u00a0") if m else None,
-                     "95 %": f"{m.error.low:.4f} to {m.error.high:.4f}".replace(" ", "\u00a0") if m and np.isfinite(m.error.low) else None,
+                     "best": f"{m.best}: {_digits(m.error.value)}".replace(" ", "\u00a0") if m else None,
+                     "95 %": f"{_digits(m.error.low)} to {_digits(m.error.high)}".replace(" ", "\u00a0") if m and np.isfinite(m.error.low) else None,
                      "second": f"{m.second}: {m.second_error:.3f}".replace(" ", "\u00a0") if m else None,
                      "ratio": format_ratio(m.ratio).replace(" ", "\u00a0") if m else None,
                      "votes": f"{m.votes:.0%}" if m else None, "cosine": m.cosine if m else None, "whole-tensor error": m.global_error if m else None,
                      "tokens": m.error.n if m else None})
     return pd.DataFrame(rows)
+
+
+def _digits(error: float) -> str:
+    return "0" if error == 0 else f"{error:.4f}" if error >= 0.0001 else f"{error:.0e}"
 
 
 def tests_frame(found: Identification | None) -> pd.DataFrame:

@@ -247,8 +247,10 @@ def _sentence(slot: int, label: str | None, decision: _Decision, found: SlotMatc
                 f"({form.second_text}), ratio {format_ratio(form.ratio)}.")
     if decision.boundary == Boundary(0):
         return f"{name} is {words}: " + ", ".join(t.text for t in tests[:2] if t.holds) + "."
-    rejected = ", ".join(t.text for t in tests[:2] if t.holds is False)
-    return (f"{name} is {words}: relative error {found.error.value:.3f}, next best {found.second_error:.3f} ({found.second}), ratio "
+    embedding, twins, _ = tests
+    rejected = ", ".join([*([f"rows of equal tokens differ by {twins.value:.2f} ({twins.n} pairs)"] if twins.holds is False else []),
+                          *([f"its rows differ from embed_tokens[ids] by {embedding.value:.2f}"] if embedding.holds is False else [])])
+    return (f"{name} is {words}: relative error {format_error(found.error.value)}, next best {found.second_error:.3f} ({found.second}), ratio "
             f"{format_ratio(found.ratio)}" + (f"; it is not the embedding: {rejected}" if rejected else "") + ".")
 
 
@@ -259,6 +261,11 @@ def _words(boundary: Boundary, layers: int | None) -> str:
         return "the embedding (b=0)"
     last = "the last layer, before the final norm" if boundary.index == layers else f"layer {boundary.index - 1}"
     return f"the output of {last} ({boundary})"
+
+
+def format_error(error: float) -> str:
+    """`0` if exact, else three digits."""
+    return "0" if error == 0 else "below 0.001" if error < 0.001 else f"{error:.3f}"
 
 
 def format_ratio(ratio: float) -> str:

@@ -86,7 +86,7 @@ def decisions_figure(found: Identification | None) -> Picture | None:
     alt = (f"Measured on {held['target'].split(',')[0]}. Share of the difference along neighbouring layers: " + ", ".join(f"{name} {text}" for name, text in spans.items())
            + f". The head reads {head['b=L']['agreement']:.0%} of the next tokens off the last state, {inner[-2][1]:.0%} off the one before.")
     caption = ("Dashed: the thresholds. Bars: smallest to largest over all layers of the calibration model (orange: whole states under int4 weights; blue: the right explanation; grey: damaged "
-               "planes and wrong explanations; where the search for a rank's share ends elsewhere its closure is large and it is not accepted). Red: slots of this dump that had to be asked; most need none of these tests.")
+               "planes and wrong explanations: the ones that reach left of a threshold are excluded by their errors, votes or the next best). Red: slots of this dump that had to be asked; most need none of these tests.")
     return Picture(fig, alt, caption)
 
 
