@@ -1,5 +1,19 @@
 """The fast table: what the suite must say from papers, headers, tables, logs and tiny tensors alone."""
 
-from tests.lineup.fast import answers, arguments, cost, doubles, heads, layers, loading, measured, nccl, nccl_rest, runtime, serving
+from tests.lineup.fast import (
+    answers,
+    arguments,
+    cost,
+    doubles,
+    heads,
+    layers,
+    loading,
+    measured,
+    nccl,
+    nccl_rest,
+    runtime,
+    serving,
+)
 
-CASES = (*arguments.CASES, *layers.CASES, *heads.CASES, *loading.CASES, *serving.CASES, *doubles.CASES, *measured.CASES, *nccl.CASES, *nccl_rest.CASES)
+CASES = (
+    *arguments.CASES, *layers.CASES, *heads.CASES, *loading.CASES, *serving.CASES, *doubles.CASES, *measured.CASES, *nccl.CASES, *nccl_rest.CASES, *runtime.CASES, *cost.CASES, *answers.CASES)
