@@ -60,6 +60,11 @@ class Fall:
         return ceil(rounds * (2 * half / self.lost) ** 2) if self.lost > 0 else rounds
 
     @property
+    def advice(self) -> str:
+        """What would tell two runs apart whose intervals meet."""
+        return f"About {self.needed} rounds a run would tell them apart{'' if self.first.rounds and self.second.rounds else ', written into `rounds`'}."
+
+    @property
     def evidence(self) -> tuple[Evidence, ...]:
         """Both runs, and what was taken for rounds that are not recorded."""
         return (Evidence(note=f"{self.first.label}: {spread(self.before)}; {self.second.label}: {spread(self.after)}"),

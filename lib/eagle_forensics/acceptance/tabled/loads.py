@@ -36,7 +36,7 @@ def _length(found: Fall, loads: dict[int, list[Run]], adaptive: bool) -> Finding
         return Finding(**common, status=Status.PASS, statement=f"{text}: no fall of 5 % or more over {len(loads)} loads.")
     if found.kind == "open":
         return Finding(**common, status=Status.INCONCLUSIVE, fault="measure.not-enough-data", statement=f"{text}: the intervals meet, so a fall is neither shown nor excluded.",
-                       next_step=f"Record `rounds`; about {found.needed} a run would tell them apart. {NEXT}")
+                       next_step=f"{found.advice} {NEXT}")
     doubt = "the engine changes its number of steps with the load" if adaptive else f"{listed(found.unrecorded)} not recorded for both" if found.unrecorded else None
     if doubt:
         return Finding(**common, status=Status.INCONCLUSIVE, fault="runtime.batch-metadata", next_step=NEXT,

@@ -57,7 +57,7 @@ def _finding(column: str, rule: Mapping[str, Any], found: Fall) -> Finding:
         return Finding(**common, status=Status.PASS, statement=f"{text}: no loss of 5 % or more.")
     if found.kind == "open":
         return Finding(**common, status=Status.INCONCLUSIVE, fault="measure.not-enough-data", statement=f"{text}: the intervals meet, so a loss is neither shown nor excluded.",
-                       next_step=f"Record `rounds`; about {found.needed} a run would tell them apart. {rule['next_step']}")
+                       next_step=f"{found.advice} {rule['next_step']}")
     suspicion = {"status": Status.INCONCLUSIVE, "fault": rule["fault"], "next_step": rule["next_step"]}
     if doubt := _doubt(rule, found):
         return Finding(**common, **suspicion, statement=f"{text}: it falls, but {doubt}.",

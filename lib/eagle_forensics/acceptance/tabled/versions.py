@@ -35,7 +35,7 @@ def by_version(runs: Sequence[Run], layers: Mapping[str, Any] | None = None) -> 
         return Finding(**common, status=Status.PASS, statement=f"{text}: no fall of 5 % or more.")
     if worst.kind == "open":
         return Finding(**common, status=Status.INCONCLUSIVE, fault="measure.not-enough-data", statement=f"{text}: the intervals meet, so a fall is neither shown nor excluded.",
-                       next_step=f"Record `rounds`; about {worst.needed} a run would tell them apart.")
+                       next_step=worst.advice)
     if not worst.first.temperature:
         return _regression(common, text, worst, layers or {})
     return _sampled(common, text, worst, falls, layers or {})
