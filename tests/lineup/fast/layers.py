@@ -29,6 +29,12 @@ PLANTED = (
     planted("vLLM id listed twice", p.VLLM.but(ids=(2, 2, 29)), COUNT),
     planted("gpt-oss [24,30,36] before 0.5.17", p.GPT_OSS.but(version="0.5.16"), COUNT),
     planted("fc of four planes, three served", p.LLAMA.but(tensors=lambda: p.wide(4)), COUNT),
+    planted("Qwen3 MoE ids on 0.5.5: graphs replay the default", p.LLAMA.but(family="qwen3-moe", version="0.5.5", ids=(10, 46, 80), trained=(10, 46, 80)), GRAPH, rival=OFFSET),
+    planted("one id beside the default on 0.5.10.post1: graphs replay the default", p.LLAMA.but(version="0.5.10.post1", ids=(1, 15, 27), trained=(1, 15, 27)), GRAPH, rival=OFFSET),
+    planted("eagle_config without its list: the default is served", p.LLAMA.but(ids=None, draft={"eagle_config": {"layer_ids": [3, 17, 27]}}, trained=(3, 17, 27)), IGNORED),
+    planted("vLLM 0.10.0 reads no ids at all", p.VLLM.but(version="0.10.0", ids=(3, 17, 30), trainer=("speculators", "0.5.0"), trained=(3, 17, 30, 32)), IGNORED),
+    planted("TorchSpec's ids for Kimi on vLLM in the place of SGLang's", p.VLLM.but(family="deepseek", version="0.32.0", ids=(3, 31, 59), place="nested", trainer=("torchspec", None), trained=(2, 30, 58)),
+            IGNORED),
     planted("fc of 33 planes", p.LLAMA.but(tensors=lambda: p.wide(33)), "wiring.all-layers"),
 )
 HEALTHY = (
@@ -49,6 +55,16 @@ HEALTHY = (
     healthy("vLLM V1 nested boundaries", p.VLLM.but(place="nested", env={"VLLM_USE_V2_MODEL_RUNNER": "0"})),
     healthy("vLLM V2: nested ids unread, the default is trained", p.VLLM.but(place="nested", env={"VLLM_USE_V2_MODEL_RUNNER": "1"})),
     healthy("vLLM without ids, new speculators", p.VLLM.but(ids=None, trainer=("speculators", "0.5.0"), trained=(2, 16, 29, 32))),
+    healthy("GLM-4 MoE, SpecForge's ids", p.LLAMA.but(family="glm4-moe", ids=(1, 22, 42), trained=(1, 22, 42))),
+    healthy("MiniMax-M2 of 62 layers on vLLM, boundaries of its layers' outputs", p.VLLM.but(family="minimax", ids=(2, 31, 59), trained=(1, 30, 58))),
+    healthy("Qwen2 of 28 layers, AngelSlim", p.LLAMA.but(family="qwen2", ids=(1, 13, 24), trainer=("angelslim", "0.5.0"), trained=(1, 13, 24))),
+    healthy("gpt-oss on vLLM, ModelOpt's boundaries at top level", p.VLLM.but(family="gpt-oss", ids=(24, 30, 36), trainer=("modelopt", None), trained=(23, 29, 35))),
+    healthy("TensorRT-LLM, ids of its launch", p.LLAMA.but(
+        engine="trtllm", version="1.3.0rc27", launch='--speculative_config \'{"decoding_type": "Eagle3", "max_draft_len": 3, "speculative_model": "./drafter", "eagle3_layers_to_capture": [1, 15, 28]}\'')),
+    healthy("TensorRT-LLM, its default layers", p.LLAMA.but(
+        engine="trtllm", version="1.4.0rc4", ids=None, launch='--speculative_config \'{"decoding_type": "Eagle3", "max_draft_len": 3, "speculative_model": "./drafter"}\'')),
+    healthy("five planes on SGLang", p.LLAMA.but(ids=(1, 8, 15, 22, 28), trained=(1, 8, 15, 22, 28), tensors=lambda: p.wide(5))),
+    healthy("vLLM 0.10.0 reads no ids, the default is trained", p.VLLM.but(version="0.10.0")),
     healthy("ids in descending order", p.LLAMA.but(ids=(28, 15, 1))),
 )
 ABSTAIN = (
