@@ -17,6 +17,7 @@ import yaml
 from safetensors.torch import save_file
 
 from tests.evidence import builders
+from tests.lineup.outcome import Planted
 
 KNOWN = {"hidden_size": builders.H, "num_attention_heads": builders.HEADS, "num_key_value_heads": builders.KV, "vocab_size": builders.V,
          "rms_norm_eps": 1e-5, "rope_theta": 100000.0}
@@ -180,3 +181,8 @@ SWEEP = table(base(f"{1000 / 7.07:.2f}"), *(run(f"k{k}", k, a, f"{1000 / ms:.2f}
 
 def nothing(folder: Path) -> None:
     (folder / "case.yaml").write_text(json.dumps({"name": "case"}))
+
+
+def alone(*cases: Planted) -> tuple[Planted, ...]:
+    """Cases of papers without a table run notebook 01 alone: there is nothing in them that 04 could measure."""
+    return tuple(c if getattr(c.make, "rows", None) else replace(c, notebooks=(1,)) for c in cases)

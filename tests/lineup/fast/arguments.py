@@ -64,4 +64,4 @@ ABSTAIN = (
     abstains("a step count that only the shell knows", p.LLAMA.but(launch=p.sglang_launch().replace("num-steps 3", "num-steps $STEPS"))),
     abstains("a refusal that was read for another release", p.LLAMA.but(version="0.9.1", ids=(1, 15, 28), launch=p.sglang_launch(more="--pp-size 2"))),
 )
-CASES = (*PLANTED, *HEALTHY, *ABSTAIN)
+CASES = p.alone(*PLANTED, *HEALTHY, *ABSTAIN)

@@ -13,7 +13,7 @@ from tests.lineup.outcome import planted
 
 OFFSET, COUNT, GRAPH = "wiring.layer-offset", "wiring.plane-count", "wiring.graph-default-layers"
 BUDGET, CANNOT_WIN = "args.draft-budget-overridden", "cost.cannot-win"
-CASES = (
+PLANTED = (
     planted("incident papers: budget, cost and graphs", p.KIMI.but(version="0.5.9", launch=p.sglang_launch(1, 1, 16), rows=p.INCIDENT, **p.OLD_IDS), BUDGET, CANNOT_WIN, GRAPH),
     planted("gpt-oss v3: unreachable id and an unread flag", p.GPT_OSS.but(
         version="0.5.16", draft={"norm_before_fc": True}, tensors=lambda: p.head(**{"input_norm.weight": torch.ones(3 * 16, dtype=torch.bfloat16)})), COUNT, "drafter.norm-flags"),
@@ -41,3 +41,4 @@ CASES = (
     planted("attention ranks on 0.5.7, whose graphs replay the default", parallel(
         p.QWEN, "--tp 4 --dp-size 4 --enable-dp-attention", version="0.5.7", env=SPEC_V2, ids=(4, 17, 30), trained=(4, 17, 30)), "runtime.dp-attention", GRAPH),
 )
+CASES = p.alone(*PLANTED)

@@ -69,4 +69,4 @@ HEALTHY = (
     healthy("a reserved token that the target named", p.LLAMA.but(files=tokenizers(p.vocabulary(size=46, added={"<think>": 46}), p.vocabulary(size=46, added={"<reserved_0>": 46})))),
     healthy("a padded vocabulary beside the target's", p.LLAMA.but(draft={"vocab_size": V + 16})),
 )
-CASES = (*PLANTED, *HEALTHY)
+CASES = p.alone(*PLANTED, *HEALTHY)

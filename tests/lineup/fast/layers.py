@@ -77,4 +77,4 @@ ABSTAIN = (
     abstains("the trainer's version is not known, its rule changed between versions", p.LLAMA.but(trainer=("speculators", None), trained=(1, 15, 28, 31))),
     abstains("drafter folder absent", p.LLAMA.but(case={"drafter": {"path": "./draft"}}), "ERROR"),
 )
-CASES = (*PLANTED, *HEALTHY, *ABSTAIN)
+CASES = p.alone(*PLANTED, *HEALTHY, *ABSTAIN)

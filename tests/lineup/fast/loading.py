@@ -78,9 +78,9 @@ PLANTED = (
     planted("a head that names cache scales and holds none", p.VLLM.but(draft=FP8, tensors=p.head, launch=p.VLLM_LAUNCH + " --kv-cache-dtype fp8"), SCALES, rival="feature.rotated-basis"),
     planted("scales on both sides, 1.0 in the log", logged(p.VLLM.but(
         target=FP8, target_tensors=lambda: layers_of_target(True), tensors=with_scales, launch=p.VLLM_LAUNCH + " --kv-cache-dtype fp8_e4m3"), UNSCALED), SCALES),
-    planted("dump of the older extractor read by boundary ids", dumped(SPECULATORS, sample, (2, 16, 29, 31)), DRIFT, rival="load.architecture", notebooks=(1,)),
+    planted("dump of the older extractor read by boundary ids", dumped(SPECULATORS, sample, (2, 16, 29, 31)), DRIFT, rival="load.architecture"),
     planted("dump of the older extractor, its default ids, read by another list", dumped(SPECULATORS.but(version="0.28.0", ids=(3, 17, 30), trained=(3, 17, 30, 32), trainer=("speculators", "0.7.0")),
-            sample, (1, 15, 28, 31)), DRIFT, rival="load.architecture", notebooks=(1,)),
+            sample, (1, 15, 28, 31)), DRIFT, rival="load.architecture"),
 )
 HEALTHY = (
     healthy("AWQ target, the draft asked for unquantized", p.LLAMA.but(target=AWQ, launch=p.sglang_launch(more="--quantization awq --speculative-draft-model-quantization unquant"), tensors=p.head)),
@@ -95,16 +95,16 @@ HEALTHY = (
     healthy("cache scales named, the weights not at hand", p.LLAMA.but(target=FP8)),
     healthy("scales that are made while serving", p.LLAMA.but(target={"quantization_config": FP8["quantization_config"] | {"kv_cache_scheme": {"num_bits": 8, "dynamic": True}}},
                                                               target_tensors=lambda: layers_of_target(False))),
-    healthy("dump and trainer of one generation", dumped(OLD_SPECULATORS, sample, (1, 15, 28, 31)), notebooks=(1,)),
-    healthy("dump and trainer of the newer generation", dumped(SPECULATORS, extracted, None, "safetensors"), notebooks=(1,)),
-    healthy("the older dump, read by ids that mean the same", dumped(SPECULATORS, sample, (1, 15, 28, 31)), notebooks=(1,)),
+    healthy("dump and trainer of one generation", dumped(OLD_SPECULATORS, sample, (1, 15, 28, 31))),
+    healthy("dump and trainer of the newer generation", dumped(SPECULATORS, extracted, None, "safetensors")),
+    healthy("the older dump, read by ids that mean the same", dumped(SPECULATORS, sample, (1, 15, 28, 31))),
 )
 ABSTAIN = (
     abstains("--quantization fp8 reaches the draft", p.LLAMA.but(launch=p.sglang_launch(more="--quantization fp8"), tensors=p.head)),
     abstains("vLLM 0.11.0 takes the target's quantization for the draft", p.VLLM.but(version="0.11.0", target=AWQ, tensors=p.head)),
     abstains("cache scales in the target, none in the draft", logged(p.VLLM.but(
         target=FP8, target_tensors=lambda: layers_of_target(True), tensors=p.head, launch=p.VLLM_LAUNCH + " --kv-cache-dtype fp8_e4m3"), UNSCALED)),
-    abstains("the older dump without a record of its ids", dumped(SPECULATORS, sample, None), notebooks=(1,)),
-    abstains("a newer dump in the name of an older trainer", dumped(OLD_SPECULATORS, extracted, None, "safetensors"), notebooks=(1,)),
+    abstains("the older dump without a record of its ids", dumped(SPECULATORS, sample, None)),
+    abstains("a newer dump in the name of an older trainer", dumped(OLD_SPECULATORS, extracted, None, "safetensors")),
 )
-CASES = (*PLANTED, *HEALTHY, *ABSTAIN)
+CASES = p.alone(*PLANTED, *HEALTHY, *ABSTAIN)
