@@ -40,7 +40,8 @@ def test_nvlink_that_the_engine_does_not_see():
 
 
 @pytest.mark.parametrize(("more", "status", "word"), [
-    ({"said": ()}, Status.SKIPPED, "no line"), ({"off": "one rank"}, Status.SKIPPED, "one rank"), ({"said": (OTHER,)}, Status.INCONCLUSIVE, "not the rule for PCIe"),
+    ({"said": ()}, Status.SKIPPED, "no line"), ({"said": (), "flags": {"disable_custom_all_reduce": True}}, Status.SKIPPED, "no line"),
+    ({"said": (), "flags": {"disable_custom_all_reduce": True}, "topology": links("NV18")}, Status.INCONCLUSIVE, "may be there for a reason"), ({"off": "one rank"}, Status.SKIPPED, "one rank"), ({"said": (OTHER,)}, Status.INCONCLUSIVE, "not the rule for PCIe"),
     ({"tp": 2}, Status.INCONCLUSIVE, "more than two ranks"), ({"tp": None}, Status.INCONCLUSIVE, "no number"), ({"topology": links("PIX", gpus=2)}, Status.INCONCLUSIVE, "not known"),
     ({"topology": links("NODE", "SYS")}, Status.PASS, "across two sockets"), ({"tp": 8, "topology": links("PIX", gpus=8)}, Status.PASS, "of 8 GPUs"),
     ({"topology": links("NV12", "PIX")}, Status.FAIL, "one socket"), ({"log": None}, Status.INCONCLUSIVE, "in order here is not known"), ({"log": FALLBACK}, Status.INCONCLUSIVE, "in order here is not known"),

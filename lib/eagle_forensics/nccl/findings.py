@@ -42,7 +42,7 @@ def evaluate(*, tp: int | None, device: str | None = None, plan: MessagePlan | N
             graph(log, plan, measured, off=off, belief=belief, served=served), choice(log, belief, off=off), dispatch.transport(log, off=off), dispatch.spread(log, plan, belief, off=off),
             rounds_logged(decode), curve(measured, plan, off=off), contrast.versions(measured, plan, host.nccl, off=off),
             *contrast.settings(measured, plan, served, off=off, fallback=bool(belief and belief.fallback)), links(topology.counts if topology else None, off=off),
-            kernel([s for s in said if s.kind == "all-reduce"], tp=tp, plan=plan, log=log, topology=topology, traces=traces, env=env, off=off),
+            kernel([s for s in said if s.kind == "all-reduce"], tp=tp, plan=plan, log=log, topology=topology, traces=traces, env=env, flags=host.flags, off=off),
             first_collective([s for s in said if s.kind == "timeout"], tests=tests, log=log, tp=tp, env=env, off=off)]
 
 

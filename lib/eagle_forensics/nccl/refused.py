@@ -25,13 +25,18 @@ MOST_RANKS = 4
 LARGEST = 128 * 1024
 """Bytes up to which one-shot beats NCCL on PCIe: 4 ranks behind one switch, inside a CUDA graph, NCCL against one-shot: 19.4 / 4.0 us at
 4 KiB, 24.2 / 11.8 at 32, 51.8 / 44.5 at 128, 83.5 / 120.3 at 384 (a public change to SGLang for V100)."""
+SWITCHED_OFF = "disable_custom_all_reduce"
 SWITCH = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
 
 
 def kernel(said: Sequence[LogLine], *, tp: int | None, plan: MessagePlan | None = None, log: NcclLog | None = None, topology: Topology | None = None,
-           traces: Sequence[Trace] = (), env: Mapping[str, str] | None = None, off: str | None = None) -> Finding:
-    """`said`: the server log's lines on its own all-reduce; `env`: the server's environment."""
+           traces: Sequence[Trace] = (), env: Mapping[str, str] | None = None, flags: Mapping[str, Any] | None = None, off: str | None = None) -> Finding:
+    """`said`: the server log's lines on its own all-reduce; `env`, `flags`: the server's environment and launch arguments."""
     common: dict[str, Any] = {"id": "nccl.own-kernel", "question": "Does the engine refuse an all-reduce kernel of its own that would be faster here?", "notebook": NOTEBOOK, "required": False}
+    if not off and not said and (flags or {}).get(SWITCHED_OFF) and topology is not None and topology.link == "nvlink":
+        return Finding(**common, status=Status.INCONCLUSIVE, fault=FAULT, observed=dict(topology.counts),
+                       statement=f"The launch line switches the engine's own all-reduce off (--{SWITCHED_OFF.replace('_', '-')}), although NVLink joins all GPUs; it may be there for a reason.",
+                       next_step="The server's tokens/s with and without the flag, outputs side by side.")
     if off or not said:
         return Finding(**common, status=Status.SKIPPED, statement=f"Not looked at: {off or 'no line of the server log says that the engine refuses its own all-reduce'}.",
                        next_step=None if off else "Give the start of the server's log as `serving.log`; a trace of one decode step names what carries the all-reduces.")

@@ -72,6 +72,7 @@ HEALTHY = (
     healthy("level 4 is a number of old: SYS", n.host(env=n.ON | {"NCCL_P2P_LEVEL": "4"}, log=n.nccl_log(env=SYS))),
     healthy("eight H100 with LL128 among the protocols", n.host(env=n.ON | {"NCCL_PROTO": "LL,LL128,Simple"}, hardware=n.H100, log=n.nccl_log(graph=NVL, channels=32, env={"NCCL_PROTO": "LL,LL128,Simple"}))),
     healthy("four H100 by NVLink, NCCL 2.21 of an old server", n.host(tp=4, version="0.4.6", hardware=n.H100, topology=n.links(4, n.nvlink), log=n.nccl_log("2.21.5", ranks=4, graph=(24, 20.0, "NVL"), channels=24))),
+    healthy("the engine's own kernel switched off by hand on NVLink", n.host(more="--disable-custom-all-reduce", hardware=n.H100, topology=n.links(8, n.nvlink), log=n.nccl_log(graph=NVL, channels=32))),
     healthy("two PCIe GPUs", n.host(tp=2, log=n.nccl_log("2.26.2", ranks=2, graph=(2, 12.0, "PHB")), topology=n.links(2, lambda i, j: "PHB"), server=n.decode())),
     healthy("vLLM on four GPUs over two sockets, its kernel refused", n.host(
         engine="vllm", version="0.32.0", tp=4, log=n.nccl_log(ranks=4), topology=n.links(4, lambda i, j: "SYS" if i < 2 <= j else "NODE"), server=n.refusal("Custom allreduce"))),
