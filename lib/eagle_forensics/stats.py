@@ -176,8 +176,7 @@ def median_over_groups(groups: Sequence[np.ndarray], *, seed: int = 0) -> Estima
     value = float(np.median(values))
     if len(groups) < 2:
         return Estimate(value, -np.inf, np.inf, len(values), len(groups), "one sequence: no interval")
-    counts = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=RESAMPLES)
-    draws = _weighted_medians(values, np.repeat(np.arange(len(groups)), [len(g) for g in groups]), counts)
+    draws = _weighted_medians(values, np.repeat(np.arange(len(groups)), [len(g) for g in groups]), _draws(len(groups), seed))
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(value, float(low), float(high), len(values), len(groups), f"bootstrap over {len(groups)} sequences")
 
@@ -189,7 +188,7 @@ def _weighted_medians(values: np.ndarray, owner: np.ndarray, counts: np.ndarray)
     size = math.isqrt(n - 1) + 1
     blocks = -(-n // size)
     held = np.bincount(np.arange(n) // size * groups + owner, minlength=blocks * groups).reshape(blocks, groups)
-    upto = np.cumsum(counts.astype(float) @ held.T, axis=1)
+    upto = np.cumsum(counts @ held.T, axis=1)
     half = (upto[:, -1] + 1) // 2
     block = (upto >= half[:, None]).argmax(axis=1)
     before = np.where(block > 0, upto[np.arange(len(counts)), block - 1], 0)

@@ -97,6 +97,16 @@ def test_errors_are_those_of_plain_subtraction(noise):
                                                 for errors, m in zip(plain, table.matches, strict=True)]
 
 
+@pytest.mark.parametrize("gap, noise, looks", [(0.3, 0.01, 1), (0.3, 0.035, 2)])
+def test_a_wide_margin_asks_for_no_second_look_at_the_bank(gap, noise, looks, monkeypatch):
+    read, plane = [], Walk.plane
+    monkeypatch.setattr(Walk, "plane", lambda self, i, boundary: read.append((i, boundary.index)) or plane(self, i, boundary))
+    found = of(gap, noise)
+    assert found.clean and (found.ratio > 10) == (looks == 1)
+    assert read.count((0, 3)) == looks
+    assert abs(found.alignment) < 0.2
+
+
 def test_equal_states_in_the_bank_settle_nothing():
     found = of(gap=0.0)
     assert not found.clean

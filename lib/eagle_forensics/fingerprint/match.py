@@ -5,8 +5,9 @@ The relative error decides. The cosine is reported and never decides: neighbouri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from eagle_forensics.fingerprint.calibration import THRESHOLDS
 from eagle_forensics.fingerprint.rows import Reference
 
 NEAR = 0.1
-"""Relative error below which two states are subtracted: above it inner products in float32 give it to 1e-4 of its value."""
+"""Relative error below which two rows are subtracted: above it inner products in float32 give it to 1e-4 of its value."""
+NEAR_ROWS = 512
+"""Single rows that are gathered and subtracted at once; where most rows of a chunk are near, all are subtracted where they lie."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,8 @@ class SlotMatch:
     """Relative error over the whole tensor, sinks included: what a naive comparison would print."""
     sink_error: float | None
     """Median error of the sinks; None without sinks."""
-    alignment: float
-    """Median cosine between x - h and the increment of the layer before or after `best`, whichever is larger in size.
-
-    Rounding and another engine's arithmetic have no direction; a state that lacks part of a layer's output has one."""
+    look_again: Callable[[], float] = field(repr=False, compare=False)
+    """Gives `alignment`: a second look at the bank, taken once and only where the margin is thin."""
     neighbours: bool
     """True if the bank holds both neighbours of `best`, the states it could be confused with."""
     reasons: tuple[str, ...]
@@ -54,6 +55,14 @@ class SlotMatch:
     def ratio(self) -> float:
         """Second error over best error; infinite for an exact match."""
         return self.second_error / self.error.value if self.error.value > 0 else np.inf
+
+    @property
+    def alignment(self) -> float:
+        """Median cosine between x - h and the increment of the layer before or after `best`, whichever is larger in size.
+
+        Rounding and another engine's arithmetic have no direction; a state that lacks part of a layer's output has one.
+        """
+        return self.look_again()
 
     @property
     def clean(self) -> bool:
@@ -88,29 +97,24 @@ class MatchTable:
 def match(reference: Reference) -> MatchTable:
     """Compare every slot with every boundary.
 
-    One pass over the bank gives all inner products, hence all distances as far as float32 carries (|x-h|^2 = |x|^2 + |h|^2 - 2xh); whatever is nearer
-    than `NEAR` is read again and subtracted. Raises ValueError if the bank holds fewer than two states: then nothing could be second.
+    One pass over the bank gives all inner products, hence all distances as far as float32 carries (|x-h|^2 = |x|^2 + |h|^2 - 2xh); rows nearer than
+    `NEAR` are subtracted on the way. Raises ValueError if the bank holds fewer than two states: then nothing could be second.
     """
     boundaries, rows = reference.boundaries, reference.rows
     if len(boundaries) < 2:
         raise ValueError(f"the bank holds {len(boundaries)} state; a match needs at least two, so that the second best tells how sure it is.")
     usable = [measure.usable(x) for x in rows.planes]
     own = [measure.token_norms(x) for x in rows.planes]
-    norms, products = _products(reference)
+    norms, errors = _distances(reference, own)
     sink = measure.sinks(norms)
     ordinary = [u & ~sink for u in usable]
-    compared = [slot for slot, x in enumerate(rows.planes) if x.shape[1] == reference.width and ordinary[slot].any()]
-    errors = {slot: measure.errors_from(products[slot], own[slot], norms) for slot in compared}
+    compared = [slot for slot in errors if ordinary[slot].any()]
     medians, cosines, overall = (np.full((len(rows.planes), len(boundaries)), np.nan) for _ in range(3))
     matches: list[SlotMatch | None] = [None] * len(rows.planes)
     tokens: list[np.ndarray | None] = [None] * len(rows.planes)
     for slot in compared:
         use = usable[slot]
         medians[slot] = np.median(errors[slot][:, ordinary[slot]], axis=1)
-        near = np.flatnonzero(medians[slot] < NEAR)
-        if len(near):
-            errors[slot][near] = _subtracted(reference, [boundaries[j] for j in near], rows.planes[slot], norms[near])
-            medians[slot, near] = np.median(errors[slot][near][:, ordinary[slot]], axis=1)
         cosines[slot] = np.median(measure.token_cosines(errors[slot], own[slot], norms)[:, ordinary[slot]], axis=1)
         weights = np.square(norms[:, use], dtype=float)
         overall[slot] = np.sqrt((np.square(errors[slot][:, use], dtype=float) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-30))
@@ -120,26 +124,28 @@ def match(reference: Reference) -> MatchTable:
     return MatchTable(boundaries, medians, cosines, overall, sink, tuple(matches), tuple(tokens))
 
 
-def _subtracted(reference: Reference, boundaries: Sequence[Boundary], x: torch.Tensor, norms: np.ndarray) -> np.ndarray:
-    """Errors of a slot to some states, `[boundaries, N]`, given the norms of these."""
-    errors = np.empty(norms.shape, np.float32)
-    for at, states in reference.chunks(boundaries):
-        for i, h in enumerate(states):
-            errors[i, at] = measure.errors_to(x[at], h, torch.as_tensor(norms[i, at]))
-    return errors
-
-
-def _products(reference: Reference) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """Norms of the states `[boundaries, N]`, and per slot of their width the inner products of its rows with them, `[boundaries, N]`."""
+def _distances(reference: Reference, own: Sequence[np.ndarray]) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """Norms of the states, `[boundaries, N]`, and per slot of their width the errors of its rows, whose norms are `own`, to them, `[boundaries, N]`."""
     planes = {slot: x for slot, x in enumerate(reference.rows.planes) if x.shape[1] == reference.width}
     shape = len(reference.boundaries), len(reference.rows)
-    norms, products = torch.empty(shape), torch.full((len(planes), *shape), torch.nan)
+    norms, errors = np.empty(shape, np.float32), np.empty((len(planes), *shape), np.float32)
+    sizes = np.stack([own[slot] for slot in planes])[:, None] if planes else np.empty((0, 1, shape[1]), np.float32)
     for at, states in reference.chunks(reference.boundaries):
-        norms[:, at] = torch.linalg.vector_norm(states, dim=-1)
-        if planes:
-            x = torch.stack([x[at] for x in planes.values()], dim=1)
-            products[:, :, at] = torch.bmm(x, states.permute(1, 2, 0)).permute(1, 2, 0)
-    return norms.numpy(), dict(zip(planes, products.numpy(), strict=True))
+        length = torch.linalg.vector_norm(states, dim=-1)
+        norms[:, at] = length
+        if not planes:
+            continue
+        x = torch.stack([x[at] for x in planes.values()])
+        products = torch.bmm(x.transpose(0, 1), states.permute(1, 2, 0)).permute(1, 2, 0)
+        found = torch.from_numpy(measure.errors_from(products.numpy(), sizes[:, :, at], norms[:, at]))
+        near = found < NEAR
+        for slot, which in (near.sum(-1) > near.shape[-1] // 2).nonzero().tolist():
+            found[slot, which] = torch.from_numpy(measure.errors_to(x[slot], states[which], length[which]))
+            near[slot, which] = False
+        for slot, which, row in zip(*(index.split(NEAR_ROWS) for index in near.nonzero(as_tuple=True)), strict=True):  # sinks are near to many states
+            found[slot, which, row] = torch.from_numpy(measure.errors_to(x[slot, row], states[which, row], length[which, row]))
+        errors[:, :, at] = found
+    return norms, dict(zip(planes, errors, strict=True))
 
 
 def _judge(reference: Reference, slot: int, errors: np.ndarray, medians: np.ndarray, cosine: float, overall: float,
@@ -150,7 +156,7 @@ def _judge(reference: Reference, slot: int, errors: np.ndarray, medians: np.ndar
     estimate = measure.median(values, rows.sequence[ordinary])
     exact = estimate.value == 0
     votes = float((errors[:, ordinary].argmin(axis=0) == best).mean())
-    alignment = 0.0 if exact else _alignment(reference, boundaries[best], rows.planes[slot], ordinary)
+    alignment = cache(lambda: 0.0 if exact else _alignment(reference, boundaries[best], rows.planes[slot], ordinary))
     neighbours = all(b in boundaries for b in _neighbours(boundaries[best], reference.layers))
     ratio = np.inf if exact else float(medians[second]) / estimate.value
     reasons = []
@@ -159,8 +165,8 @@ def _judge(reference: Reference, slot: int, errors: np.ndarray, medians: np.ndar
     if medians[second] == 0 or ratio < THRESHOLDS["clean_ratio"]:
         reasons.append(f"the next best state, {boundaries[second]}, is only {ratio:.1f} times as far" if medians[second] else
                        f"{boundaries[second]} is equal to it")
-    if abs(alignment) > THRESHOLDS["alignment"] and ratio < THRESHOLDS["sure_ratio"]:
-        reasons.append(f"the difference lies along a layer's increment (cosine {alignment:+.2f}): part of a layer's output may be missing")
+    if ratio < THRESHOLDS["sure_ratio"] and abs(alignment()) > THRESHOLDS["alignment"]:
+        reasons.append(f"the difference lies along a layer's increment (cosine {alignment():+.2f}): part of a layer's output may be missing")
     if votes < THRESHOLDS["votes"]:
         reasons.append(f"only {votes:.0%} of the tokens are nearest to it")
     if not neighbours and estimate.value > THRESHOLDS["lonely_error"]:
@@ -168,7 +174,7 @@ def _judge(reference: Reference, slot: int, errors: np.ndarray, medians: np.ndar
     return SlotMatch(
         slot=slot, best=boundaries[best], error=estimate, quantiles=tuple(float(q) for q in np.quantile(values, [0.1, 0.9])),
         second=boundaries[second], second_error=float(medians[second]), votes=votes, cosine=cosine, global_error=overall,
-        sink_error=float(np.median(errors[best][sink])) if sink.any() else None, alignment=alignment, neighbours=neighbours,
+        sink_error=float(np.median(errors[best][sink])) if sink.any() else None, look_again=alignment, neighbours=neighbours,
         reasons=tuple(reasons),
     )
 

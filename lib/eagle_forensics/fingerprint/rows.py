@@ -21,8 +21,9 @@ ROWS = 128
 """Rows of one sample that are compared: tokens of a text are alike, so medians gain from more samples, not from more tokens."""
 SPREAD = 16
 """Samples that shall have room in the budget: of wide states fewer rows a sample are read."""
-CHUNK_BYTES = 8 << 20
-"""Float32 bytes of states of all boundaries that are compared at once: more would leave a core's cache."""
+CHUNK_BYTES = 10 << 20
+"""Float32 bytes of states of all boundaries that are compared at once: the 128 rows of a sample at 32 boundaries 576 wide. Opening a file and asking
+torch a few times costs a quarter of a millisecond a chunk, as much as the arithmetic of 2 MiB; more than this leaves the shared cache."""
 BLOCK = 32
 """Consecutive rows read together: neighbours tell a shift by tokens, and a disk reads them at once."""
 
@@ -228,10 +229,11 @@ class Reference:
         self.late: dict[int, int] = {}
         """Sample number to the position of its bank sequence at which it begins, where that is not the start."""
         index: list[np.ndarray] = []
-        sequences = [torch.as_tensor(s, dtype=torch.int64) for s in bank.sequences]
+        known = rows.tokens.numpy()
+        sequences = [np.asarray(s, dtype=np.int64) for s in bank.sequences]
         for sample in np.unique(rows.sequence):
             at = np.flatnonzero(rows.sequence == sample)
-            position, tokens = torch.as_tensor(rows.position[at]), rows.tokens[at]
+            position, tokens = rows.position[at], known[at]
             shared, number = max(((_common(tokens, position, s), -j) for j, s in enumerate(sequences)), default=(0, 0))
             if shared < min(8, len(at)):
                 offset, shared, number = max(((o, _common(tokens, position + o, s), -j) for j, s in enumerate(sequences) for o in _starts(tokens, position, s)),
@@ -280,16 +282,16 @@ class Reference:
         return boundary == self._derived and boundary not in self.bank.boundaries
 
 
-def _starts(tokens: torch.Tensor, position: torch.Tensor, other: torch.Tensor) -> list[int]:
+def _starts(tokens: np.ndarray, position: np.ndarray, other: np.ndarray) -> list[int]:
     """Offsets at which the first tokens of the rows stand in the other sequence."""
     if len(tokens) < LATE_LEAST:
         return []
-    places = (other == tokens[0]).nonzero().flatten() - position[0]
+    places = np.flatnonzero(other == tokens[0]) - position[0]
     return [int(o) for o in places if o > 0 and _common(tokens[:LATE_LEAST], position[:LATE_LEAST] + o, other) == LATE_LEAST]
 
 
-def _common(tokens: torch.Tensor, position: torch.Tensor, other: torch.Tensor) -> int:
+def _common(tokens: np.ndarray, position: np.ndarray, other: np.ndarray) -> int:
     """How many of the rows, from the first on, have the tokens of the other sequence at their positions."""
     n = int((position < len(other)).sum())
-    differ = (tokens[:n] != other[position[:n]]).nonzero()
-    return int(differ[0]) if len(differ) else n
+    differ = tokens[:n] != other[position[:n]]
+    return int(differ.argmax()) if differ.any() else n
