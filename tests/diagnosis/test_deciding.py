@@ -1,13 +1,13 @@
 """What would decide between explanations, and that every command printed exists."""
 
-import re
 import shlex
 from pathlib import Path
 
 import pytest
-import typer.testing
+import typer
 
 from eagle_forensics.case import Case
+from eagle_forensics.cli import app
 from eagle_forensics.diagnosis.deciding import MOST, rule_for
 from eagle_forensics.diagnosis.rules import rules
 from eagle_forensics.engines.arguments import resolve_args
@@ -19,13 +19,9 @@ PLACES = {"case": "case.yaml", "url": "http://h:1", "dump": "dump", "engine": "s
 
 @pytest.fixture(scope="module")
 def options():
-    """Options of each command of the suite, from its own help."""
-    from eagle_forensics.cli import app
-
-    def of_command(name):
-        return set(re.findall(r"--[a-z-]+", typer.testing.CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).output))
-
-    return {name: of_command(name) for name in ("run", "capture", "compare", "layers")}
+    """Options of each command of the suite."""
+    commands = typer.main.get_command(app).commands
+    return {name: {flag for p in commands[name].params for flag in p.opts} for name in ("run", "capture", "compare", "layers")}
 
 
 @pytest.fixture(scope="module")
