@@ -8,7 +8,7 @@ import torch
 from eagle_forensics.evidence.captures import read_capture
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Status
-from eagle_forensics.fingerprint.consistency import paths_finding, rows_finding
+from eagle_forensics.fingerprint.consistency import graph_finding, paths_finding, rows_finding
 from eagle_forensics.fingerprint.identify import identify
 from eagle_forensics.fingerprint.pairs import pair
 
@@ -31,7 +31,7 @@ def recording(boundaries, noise=0.0):
 def test_two_engines_that_round_differently_hold_the_same_states():
     pairing = pair(recording((1, 3, 5)), recording((1, 3, 5), noise=0.02))
     assert pairing.equal and pairing.n == sum(len(s) - 1 for s in IDS), "the sinks are left out"
-    assert paths_finding(pairing, "layers.paths", "eager", "graph", graph=True).status is Status.PASS
+    assert paths_finding(pairing, "layers.paths", "eager", "graph").status is Status.PASS
 
 
 def test_the_slots_are_paired_in_any_order():
@@ -39,10 +39,36 @@ def test_the_slots_are_paired_in_any_order():
     assert pairing.same == (1, None, 0) and not pairing.equal
 
 
-@pytest.mark.parametrize("graph, status, fault", [(True, Status.FAIL, "wiring.graph-default-layers"), (False, Status.INCONCLUSIVE, "wiring.layer-offset")])
-def test_other_layers_on_the_graph_path(graph, status, fault):
-    finding = paths_finding(pair(recording((1, 3, 5)), recording((0, 2, 4))), "layers.paths", "eager", "graph", graph=graph)
-    assert (finding.status, finding.fault) == (status, fault)
+def test_other_layers_accuse_nobody_without_a_bank():
+    pairing = pair(recording((1, 3, 5)), recording((0, 2, 4)))
+    for finding, fault in ((paths_finding(pairing, "layers.paths", "eager", "graph"), "wiring.layer-offset"), (graph_finding(pairing, None, None), "wiring.graph-default-layers")):
+        assert (finding.status, finding.fault) == (Status.INCONCLUSIVE, fault)
+
+
+def identified(found):
+    return identify(found, bank=TinyBank(TARGET, IDS), weights=TARGET.weights(), layers=LAYERS)
+
+
+def stale(ids):
+    """Two sound planes and one whose rows belong to other tokens."""
+    states = TARGET.run(ids)[0]
+    return [states[1], states[3], states[5][torch.randperm(len(ids), generator=torch.Generator().manual_seed(3))]]
+
+
+@pytest.mark.parametrize("graph, status, fault, rival", [
+    (recording((0, 2, 4)), Status.FAIL, "wiring.graph-default-layers", "runtime.graph-dtype"),
+    (samples(stale, IDS), Status.FAIL, "runtime.graph-dtype", "wiring.graph-default-layers"),
+    (samples(lambda ids: [TARGET.run(ids)[0][b] * f for b, f in ((1, 1), (3, 1), (5, 4))], IDS), Status.INCONCLUSIVE, "runtime.graph-dtype", None),
+    (recording((1, 3, 5)), Status.PASS, None, None)])
+def test_a_bank_tells_other_layers_from_a_damaged_graph(graph, status, fault, rival):
+    eager = recording((1, 3, 5))
+    finding = graph_finding(pair(eager, graph), identified(eager), identified(graph))
+    assert (finding.status, finding.fault, finding.competitor and finding.competitor.fault) == (status, fault, rival), finding.statement
+
+
+def test_an_eager_path_that_is_damaged_itself_accuses_no_graph():
+    eager, graph = samples(stale, IDS), recording((0, 2, 4))
+    assert graph_finding(pair(eager, graph), identified(eager), identified(graph)).status is Status.INCONCLUSIVE
 
 
 def test_other_tokens_cannot_be_paired():
@@ -80,4 +106,4 @@ def test_two_real_servers_of_one_target_hold_the_same_states_where_they_were_giv
     pairing = pair(read_capture(SGLANG_STATES), read_capture(VLLM_STATES))
     assert pairing.same == (1, 2, 3) and pairing.n == 46
     assert [round(e.value, 4) for e in pairing.estimates] == [0.0051, 0.0127, 0.0195]
-    assert paths_finding(pairing, "layers.capture-0-dump", "SGLang", "vLLM", graph=False).fault == "wiring.layer-offset", "vLLM returned two states more"
+    assert paths_finding(pairing, "layers.capture-0-dump", "SGLang", "vLLM").fault == "wiring.layer-offset", "vLLM returned two states more"

@@ -68,8 +68,12 @@ PLANES = {
                Status.FAIL, "feature.partial-sum"),
     "inner shares": (lambda ids, r, n: share(ids, 3, r, n), Agreement.INNER_SHARES, 3, Status.FAIL, "feature.partial-sum"),
     "other states": (lambda ids, r, n: TARGET.run(ids)[0][1 + r], Agreement.DIFFER, None, Status.INCONCLUSIVE, "feature.partial-sum"),
-    "scattered tokens": (lambda ids, r, n: TARGET.run(ids)[0][3] * (torch.arange(len(ids)) % n == r).unsqueeze(1), Agreement.TOKENS, None,
-                         Status.INCONCLUSIVE, "runtime.dp-attention"),
+    "scattered tokens": (lambda ids, r, n: TARGET.run(ids)[0][3] * (torch.arange(len(ids)) % n == r).unsqueeze(1), Agreement.TOKENS, 3,
+                         Status.FAIL, "runtime.dp-attention"),
+    "scattered rows of no state": (lambda ids, r, n: torch.randn(len(ids), HIDDEN, generator=torch.Generator().manual_seed(r)) * (torch.arange(len(ids)) % n == r).unsqueeze(1),
+                                   Agreement.TOKENS, None, Status.INCONCLUSIVE, "runtime.dp-attention"),
+    "rows lost on all ranks": (lambda ids, r, n: TARGET.run(ids)[0][3] * (torch.arange(len(ids)) % (n + 1) == r).unsqueeze(1), Agreement.TOKENS, None,
+                               Status.INCONCLUSIVE, "runtime.dp-attention"),
 }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,8 @@ from tests.lineup.papers import KNOWN, VLLM_LAUNCH, sglang_launch
 
 LAYERS, HIDDEN, FFN, HEADS, VOCAB = 12, 64, 128, 4, 256
 TRAINED = (3, 6, 10)
-SEQUENCES, TOKENS = 20, 48
+SEQUENCES, TOKENS, LONG = 18, 48, 160
+"""Texts of a dump and their shortest length; two more texts are long."""
 
 Planes = Callable[[Real, int], list[torch.Tensor]]
 """Planes of sequence i, each [T, W]."""
@@ -56,7 +56,8 @@ def texts() -> list[torch.Tensor]:
     """Token 0 begins a text; frequent tokens are frequent."""
     g = torch.Generator().manual_seed(1)
     zipf = 1 / torch.arange(2, VOCAB + 1)
-    return [torch.cat([torch.zeros(1, dtype=torch.int64), 1 + torch.multinomial(zipf, TOKENS + 3 * (i % 5), replacement=True, generator=g)]) for i in range(SEQUENCES)]
+    lengths = [*(TOKENS + 3 * (i % 5) for i in range(SEQUENCES)), LONG, LONG]
+    return [torch.cat([torch.zeros(1, dtype=torch.int64), 1 + torch.multinomial(zipf, n - 1, replacement=True, generator=g)]) for n in lengths]
 
 
 def _write_target(folder: Path, seed: int) -> None:
@@ -90,6 +91,15 @@ def _config(family: str) -> dict[str, Any]:
                     "num_key_value_heads": HEADS, "vocab_size": VOCAB, "max_position_embeddings": 2048, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
 
 
+def _head(planes: int) -> dict[str, torch.Tensor]:
+    """A whole head for the full vocabulary, whose fc reads this many planes."""
+    g = torch.Generator().manual_seed(9)
+    shapes = {"fc": (HIDDEN, planes * HIDDEN), "lm_head": (VOCAB, HIDDEN), **{f"midlayer.self_attn.{p}_proj": (HIDDEN, 2 * HIDDEN) for p in "qkv"}, "midlayer.self_attn.o_proj": (HIDDEN, HIDDEN),
+              "midlayer.mlp.gate_proj": (FFN, HIDDEN), "midlayer.mlp.up_proj": (FFN, HIDDEN), "midlayer.mlp.down_proj": (HIDDEN, FFN)}
+    norms = ("norm", "midlayer.hidden_norm", "midlayer.input_layernorm", "midlayer.post_attention_layernorm")
+    return {f"{n}.weight": (torch.randn(*shape, generator=g) / shape[-1] ** 0.5).to(torch.bfloat16) for n, shape in shapes.items()} | {f"{n}.weight": torch.ones(HIDDEN, dtype=torch.bfloat16) for n in norms}
+
+
 @dataclass(frozen=True)
 class Capture:
     """What one rank recorded of one execution path."""
@@ -100,7 +110,8 @@ class Capture:
     tokens: Callable[[torch.Tensor], torch.Tensor] = lambda ids: ids
     """Of the token ids of a prompt those that were recorded with the rows."""
     layout: str = "fed"
-    prompts: int = 2
+    of: Sequence[int] = (0, 1)
+    """Numbers of the texts that were asked."""
     label: str | None = None
 
 
@@ -132,6 +143,8 @@ class Tiny:
     """Seed of the network whose states the bank holds; None: no bank."""
     captures: Sequence[Capture] = ()
     drafter: Mapping[str, Any] = field(default_factory=dict)
+    fc: int | None = None
+    """Planes that fc of a drafter with weights reads; None: only its config."""
 
     def but(self, **changes: Any) -> Tiny:
         return replace(self, **changes)
@@ -168,7 +181,7 @@ class Tiny:
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps(_config(self.family)))
         if self.weights == "layers":
-            os.symlink(real.folder / "model.safetensors", folder / "model.safetensors")
+            (folder / "model.safetensors").symlink_to(real.folder / "model.safetensors")
         elif self.weights == "outside":
             held = real.model.state_dict()
             save_file({k: held[k].to(torch.bfloat16) for k in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")}, folder / "model.safetensors", metadata={"format": "pt"})
@@ -180,6 +193,8 @@ class Tiny:
             ids = {"eagle_aux_hidden_state_layer_ids": list(self.ids)}
             config |= ids if self.place == "top" else {"eagle_config": ids | {"use_aux_hidden_state": True}}
         (folder / "config.json").write_text(json.dumps(config | dict(self.drafter)))
+        if self.fc:
+            save_file(_head(self.fc), folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def kind(name: str, at: Sequence[int] = TRAINED, slots: Sequence[int] | None = None) -> Planes:
@@ -234,7 +249,7 @@ def _write_bank(seed: int, folder: Path) -> None:
 
 def _write_capture(capture: Capture, real: Real, folder: Path, number: int) -> dict[str, Any]:
     name = f"capture-{number}"
-    LAYOUTS[capture.layout](folder / name, [(capture.tokens(real.ids[i]), [_stored(p) for p in capture.planes(real, i)]) for i in range(capture.prompts)])
+    LAYOUTS[capture.layout](folder / name, [(capture.tokens(real.ids[i]), [_stored(p) for p in capture.planes(real, i)]) for i in capture.of])
     told = {"path": f"./{name}", "path_kind": capture.kind, "tp_rank": capture.rank, "label": capture.label}
     return {k: v for k, v in told.items() if v is not None}
 

@@ -16,11 +16,12 @@ from eagle_forensics.fingerprint.ranks import Agreement, RankResult
 from eagle_forensics.fingerprint.trained import NOTEBOOK
 
 FAULTS = {Agreement.SLICES: ("feature.tp-slice", "feature.partial-sum"), Agreement.SHARES: ("feature.partial-sum", "wiring.layer-offset"),
-          Agreement.INNER_SHARES: ("feature.partial-sum", "wiring.layer-offset")}
+          Agreement.INNER_SHARES: ("feature.partial-sum", "wiring.layer-offset"), Agreement.TOKENS: ("runtime.dp-attention", "feature.partial-sum")}
 """What an explained disagreement is called, and its rival."""
 OPEN = {Agreement.TOKENS: "runtime.dp-attention", Agreement.DIFFER: "feature.partial-sum"}
 REJECTED = {Agreement.SLICES: "a partial sum has the full width on every rank", Agreement.SHARES: "a layer offset is the same on every rank; these ranks differ",
-            Agreement.INNER_SHARES: "a layer offset is the same on every rank; these ranks differ"}
+            Agreement.INNER_SHARES: "a layer offset is the same on every rank; these ranks differ",
+            Agreement.TOKENS: "every token's row stands whole on one rank; a partial sum needs all of them"}
 
 
 def rank_finding(results: Sequence[RankResult], id: str, name: str) -> Finding:
@@ -33,7 +34,7 @@ def rank_finding(results: Sequence[RankResult], id: str, name: str) -> Finding:
         return Finding(status=Status.PASS, statement=f"All {len(results[0].ranks)} ranks of {name} hold the same {len(results)} planes (largest median difference {worst:.1e}).",
                        refuted_by="another forward pass in which the ranks differ", **common)
     text = "; ".join(f"slot {r.slot}: {r.text}" for r in odd)
-    proven = next((r for r in odd if r.agreement in FAULTS), None)
+    proven = next((r for r in odd if r.agreement in FAULTS and r.boundary), None)
     if proven is None:
         return Finding(status=Status.INCONCLUSIVE, fault=OPEN[odd[0].agreement], statement=f"The ranks of {name} do not hold the same tensor: {text}.",
                        next_step="Give the target's states for these tokens (target.path or reference), or record with one rank and compare.", **common)
@@ -50,12 +51,12 @@ def unlike_ranks_finding(error: EvidenceError, id: str, name: str) -> Finding:
                    statement=f"The ranks of {name} cannot be laid side by side: {error}", next_step="Record one forward pass of one prompt, with its token ids, on all ranks.")
 
 
-def rows_finding(found: Identification) -> Finding:
-    """`layers.rows`: rows that no comparison can use, in slots that are otherwise sound."""
+def rows_finding(found: Identification, id: str = "layers.rows") -> Finding:
+    """Rows that no comparison can use, in slots that are otherwise sound."""
     slots = [s for s in found.slots if s.state is not State.BROKEN]
     bad = {s.slot: s.health.non_finite for s in slots if s.health.non_finite}
     empty = {s.slot: s.health.zero + s.health.constant for s in slots if s.health.zero + s.health.constant}
-    common: dict[str, Any] = {"id": "layers.rows", "question": "Can every row be used?", "notebook": NOTEBOOK, "n": found.rows}
+    common: dict[str, Any] = {"id": id, "question": "Can every row be used?", "notebook": NOTEBOOK, "n": found.rows}
     if bad:
         return Finding(status=Status.FAIL, fault="feature.non-finite", statement="Rows with NaN or infinite values: " + ", ".join(f"{n} of {found.rows} in slot {i}" for i, n in bad.items()) + ".",
                        observed=sum(bad.values()), expected=0, unit="rows", refuted_by=fault_of("feature.non-finite").refuted_if, remedy=fault_of("feature.non-finite").remedy,
@@ -67,21 +68,47 @@ def rows_finding(found: Identification) -> Finding:
     return Finding(status=Status.PASS, required=False, statement=f"All {found.rows} rows of {len(slots)} slots are finite and none is empty.", **common)
 
 
-def paths_finding(pairing: Pairing, id: str, first: str, second: str, *, graph: bool) -> Finding:
-    """Do two recordings of the same prompt hold the same states? `graph`: one of the eager, one of the graph path."""
+def paths_finding(pairing: Pairing, id: str, first: str, second: str) -> Finding:
+    """Do two recordings of the same prompt hold the same states? Different ones accuse nobody: what they are a bank must say."""
+    common, statement = _paths(pairing, id, first, second)
+    if pairing.equal:
+        return Finding(status=Status.PASS, statement=statement, refuted_by="another prompt for which they differ", **common)
+    return Finding(status=Status.INCONCLUSIVE, required=False, fault="wiring.layer-offset", statement=statement,
+                   next_step="A bank of the target's states says which boundary each of them is.", **common)
+
+
+def graph_finding(pairing: Pairing, eager: Identification | None, graph: Identification | None) -> Finding:
+    """`layers.paths`: do the eager and the graph path hold the same states? If not, other whole states are other layers; no state at all is a damaged graph."""
+    common, statement = _paths(pairing, "layers.paths", "the eager capture", "the graph capture")
+    if pairing.equal:
+        return Finding(status=Status.PASS, statement=statement, refuted_by="another prompt for which they differ", **common)
+    layers, damaged = "wiring.graph-default-layers", "runtime.graph-dtype"
+    if not eager or not graph or any(s.equals is None for s in eager.slots) or graph.table is None:
+        return Finding(status=Status.INCONCLUSIVE, fault=layers, statement=statement + " Whether the graph's are whole states of other layers or no states at all is not known.",
+                       next_step="A bank of the target's states for this prompt decides (reference.path, or a target whose weights fit in memory).", **common)
+    unknown = [s for s in graph.slots if s.equals is None]
+    if not unknown:
+        held = ", ".join(str(s.equals) for s in graph.slots)
+        return Finding(status=Status.FAIL, fault=layers, statement=f"{statement} The graph path holds {held}.",
+                       competitor=Competitor(fault=damaged, margin=f"largest relative error to a state {max(s.error for s in graph.slots):.3f}", why_rejected="a damaged graph holds no whole states; every plane of this one is one"),
+                       refuted_by=fault_of(layers).refuted_if, remedy=fault_of(layers).remedy, **common)
+    far = [s for s in unknown if s.match and not s.sure and s.match.error.value > THRESHOLDS["noise_error"]]
+    if len(far) < len(unknown):
+        return Finding(status=Status.INCONCLUSIVE, fault=damaged, statement=statement + " " + " ".join(s.sentence for s in unknown),
+                       next_step="Capture the same prompt once more on both paths.", **common)
+    return Finding(status=Status.FAIL, fault=damaged, statement=f"{statement} On the graph path " + ", ".join(f"slot {s.slot} is no state of the target (nearest {s.match.best}, relative error {s.match.error.value:.2f})" for s in far)
+                   + ", while the eager path holds whole ones.",
+                   competitor=Competitor(fault=layers, margin=f"nearest state at {min(s.match.error.value for s in far):.2f}; even int4 weights move a right one by {THRESHOLDS['noise_error']} at most",
+                                         why_rejected="default layers would be whole states of the target"),
+                   refuted_by="the graph capture's rows belong to other tokens than it names, or " + fault_of(damaged).refuted_if, remedy=fault_of(damaged).remedy, **common)
+
+
+def _paths(pairing: Pairing, id: str, first: str, second: str) -> tuple[dict[str, Any], str]:
     worst = max((e.value for e in pairing.estimates if e), default=None)
     common: dict[str, Any] = {"id": id, "notebook": NOTEBOOK, "question": f"Do {first} and {second} hold the same states for the same tokens?", "n": pairing.n, "observed": worst,
                               "unit": "largest median per-token relative difference", "threshold": THRESHOLDS["clean_error"], "threshold_why": why("clean_error")}
     if pairing.equal:
-        return Finding(status=Status.PASS, statement=f"{first} and {second} hold the same {len(pairing.same)} states (largest median difference {worst:.3f}).",
-                       refuted_by="another prompt for which they differ", **common)
+        return common, f"{first} and {second} hold the same {len(pairing.same)} states (largest median difference {worst:.3f})."
     pairs = ", ".join(f"slot {i} is slot {j}" if j is not None else f"slot {i} is none of them (nearest {pairing.estimates[i].value:.2f} away)" if pairing.estimates[i]
                       else f"slot {i} has another width" for i, j in enumerate(pairing.same))
-    statement = f"{first} and {second} do not hold the same states for the same tokens: {pairs}."
-    if not graph:
-        return Finding(status=Status.INCONCLUSIVE, required=False, fault="wiring.layer-offset", statement=statement,
-                       next_step="A bank of the target's states says which boundary each of them is.", **common)
-    return Finding(status=Status.FAIL, fault="wiring.graph-default-layers", statement=statement,
-                   competitor=Competitor(fault="runtime.graph-dtype", margin=f"largest median difference {worst:.2f}" if worst is not None else "no slot can be compared",
-                                         why_rejected="not rejected without a bank: there both paths hold valid states of different layers, a damaged graph holds none"),
-                   refuted_by=fault_of("wiring.graph-default-layers").refuted_if, remedy=fault_of("wiring.graph-default-layers").remedy, **common)
+    return common, f"{first} and {second} do not hold the same states for the same tokens: {pairs}."

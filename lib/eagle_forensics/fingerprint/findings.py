@@ -21,14 +21,14 @@ from eagle_forensics.fingerprint.trained import MAKE_BANK, NOTEBOOK, trained_fin
 
 def dump_findings(found: Identification, *, manifest: str | None = None, claimed: Sequence[int] | None = None,
                   claimed_by: str = "the trainer's layer ids", last_expected: str | None = None, trainer: str | None = None,
-                  n_aux: int | None = None) -> list[Finding]:
+                  n_aux: int | None = None, asked: int | None = None) -> list[Finding]:
     """All findings about a training dump.
 
     `manifest`: path of the manifest as the case names it, for the edit; `claimed`: boundaries that the ids stand for;
-    `last_expected`: `pre` or `post`, the norm state that `trainer` expects of the last plane; `n_aux`: planes that fc reads.
+    `last_expected`: `pre` or `post`, the norm state that `trainer` expects of the last plane; `n_aux`: planes that fc reads; `asked`: layers that the trainer's config lists.
     """
     return [*slot_findings(found), alias_finding(found, claimed), embedding_finding(found), label_finding(found, manifest),
-            norm_state_finding(found, last_expected, trainer, n_aux), trained_finding(found, claimed, claimed_by)]
+            norm_state_finding(found, last_expected, trainer, n_aux, asked), trained_finding(found, claimed, claimed_by)]
 
 
 def slot_findings(found: Identification, prefix: str = "layers.slot") -> list[Finding]:
@@ -56,7 +56,7 @@ def _slot_finding(s: SlotIdentity, id: str, found: Identification) -> Finding:
                        "than the threshold", **common)
     if s.sure:
         slug = explained.fault if s.state is not State.BROKEN else s.suspects[0]
-        return Finding(status=Status.FAIL, fault=slug, competitor=_form_rival(s, explained.rival), remedy=fault_of(slug).remedy,
+        return Finding(status=Status.FAIL, fault=slug, competitor=form_rival(s, slug), remedy=fault_of(slug).remedy,
                        refuted_by=fault_of(slug).refuted_if, **common)
     suspicion = f" It looks like {' or '.join(s.suspects)}, which this evidence does not prove." if s.suspects else ""
     common["statement"] += suspicion
@@ -66,10 +66,12 @@ def _slot_finding(s: SlotIdentity, id: str, found: Identification) -> Finding:
     return Finding(status=status, fault=s.suspects[0] if s.suspects else None, next_step=step, **common)
 
 
-def _form_rival(s: SlotIdentity, rival: str) -> Competitor:
+def form_rival(s: SlotIdentity, slug: str) -> Competitor:
+    """The rival of a damaged form, or of rows that cannot be compared, with what separates the two."""
     if s.form is None:
-        return Competitor(fault=rival, margin=f"{s.health.share:.0%} of the rows can be compared",
-                          why_rejected="not rejected: too few rows are left to compare")
+        return Competitor(fault=fault_of(slug).rival if slug != "feature.non-finite" else "feature.missing-stage", margin=f"{s.health.share:.0%} of the rows can be compared",
+                          why_rejected="a lost state leaves zeros, no NaN" if slug == "feature.non-finite" else "not rejected: see whether a single pipeline stage already loses the plane")
+    rival = EXPLANATIONS[s.state].rival
     plain = (f"the nearest undamaged state, {s.match.best}, has relative error {s.match.error.value:.3f}" if s.match
              else "its width excludes every undamaged state")
     return Competitor(fault=rival, margin=f"{plain}; the next form of this kind ({s.form.second_text}) {s.form.second:.3f}, against {s.form.error:.3f}",
@@ -179,7 +181,8 @@ def _labels_lie(found: Identification, lies: list[int], claims: dict[int, frozen
         next_step="Compare the served boundaries (notebook 01) with the measured ones, not with the labels.", **common)
 
 
-def norm_state_finding(found: Identification, expected: str | None = None, trainer: str | None = None, n_aux: int | None = None) -> Finding:
+def norm_state_finding(found: Identification, expected: str | None = None, trainer: str | None = None, n_aux: int | None = None,
+                       asked: int | None = None) -> Finding:
     """`layers.norm-state`: is the last plane before or after the final norm, and does the trainer expect that?"""
     if expected not in (None, "pre", "post"):
         raise ValueError(f"last_expected is {expected!r}; expected 'pre', 'post' or None")
@@ -192,6 +195,11 @@ def norm_state_finding(found: Identification, expected: str | None = None, train
         statement = f"The last plane, slot {last.slot}, is {last.equals.describe(found.layers)}: this dump has no last state"
         if expected is None:
             return Finding(status=Status.SKIPPED, statement=statement + ".", required=False, **common)
+        if asked == len(found.slots) + 1 == (n_aux or 0) + 1:
+            return Finding(
+                status=Status.FAIL, fault="wiring.plane-count", statement=statement + f": {who} lists {asked} layers and takes the last as the teacher, the dump holds {len(found.slots)} planes.",
+                competitor=Competitor(fault="wiring.mislabelled-dump", margin=f"{len(found.slots)} planes of {asked}", why_rejected="a name cannot change it: a plane is missing, and the last one is an inner state"),
+                refuted_by="the trainer reads its teacher from elsewhere", remedy="Dump the last state too, or tell the trainer that the dump has none.", **common)
         if len(found.slots) == n_aux:
             return Finding(status=Status.INCONCLUSIVE, fault="wiring.plane-count", statement=statement + f"; fc reads all its {n_aux} planes, but {who} "
                            "takes the last plane of a dump as the teacher: a plane is missing, or the teacher was computed elsewhere.",

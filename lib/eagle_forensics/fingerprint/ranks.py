@@ -110,7 +110,9 @@ def _slot(slot: int, label: str | None, ranks: tuple[int, ...], planes: list[tor
 
     zero = [measure.health(x).zero for x in planes]
     if min(zero) > 0 and max(zero) < len(planes[0]) and (not usable.any() or sum(zero) > 0.5 * len(planes[0])):
-        return result(Agreement.TOKENS, f"{sum(zero)} of {len(planes) * len(planes[0])} rows are zero: each rank holds rows of some tokens only")
+        best = _scattered(planes, reference) if reference is not None and same else None
+        return result(Agreement.TOKENS, f"{sum(zero)} of {len(planes) * len(planes[0])} rows are zero: each rank holds rows of some tokens only"
+                      + (f"; side by side they are {best.boundary} (relative error {best.error:.3f}, next {best.second:.2f})" if best else ""), best)
     if not usable.any():
         return result(Agreement.DIFFER, "no row can be compared: " + ", ".join(
             f"rank {rank} has {h.non_finite} rows that are not finite, {h.zero} zero and {h.constant} constant of {h.rows}" for rank, h in zip(ranks, map(measure.health, planes), strict=True)))
@@ -153,6 +155,17 @@ def _explained(planes: list[torch.Tensor], ranks: tuple[int, ...], spread: float
         return result(Agreement.INNER_SHARES, f"the ranks differ by {spread:.2f}; together they are the state after the attention plus the shares of the MLP that leads to "
                       f"{best.boundary} (closes within {best.error:.3f} of what the MLP adds, next {best.second:.2f})", best)
     return result(Agreement.DIFFER, f"the ranks differ by {spread:.2f} of a row, and neither their sum nor their columns are a known state")
+
+
+def _scattered(planes: list[torch.Tensor], reference: Reference) -> _Best | None:
+    """The state that the ranks hold between them; None where a token's row is zero on all ranks or stands on several, or no state is clean."""
+    n = min(len(reference.rows), len(planes[0]))
+    holders = torch.stack([(x[:n] != 0).any(dim=1) for x in planes]).sum(0)
+    if not bool((holders == 1).all()) or planes[0].shape[1] != reference.width:
+        return None
+    together = torch.stack([x[:n] for x in planes]).sum(0)
+    best = _nearest(together[1:513], {b: reference.at(b)[1:513][: n - 1] for b in reference.boundaries})
+    return best if best and best.holds(THRESHOLDS["clean_error"]) else None
 
 
 def _nearest(x: torch.Tensor, states: Mapping[Boundary, torch.Tensor]) -> _Best | None:

@@ -14,16 +14,18 @@ from eagle_forensics.evidence.records import EvidenceError, Sample
 from eagle_forensics.finding import Evidence, Finding, Status
 from eagle_forensics.fingerprint import capturing
 from eagle_forensics.fingerprint.consistency import (
+    graph_finding,
     paths_finding,
     rank_finding,
     rows_finding,
     unlike_ranks_finding,
 )
 from eagle_forensics.fingerprint.findings import dump_findings, slot_findings
+from eagle_forensics.fingerprint.flaws import flaw_findings
 from eagle_forensics.fingerprint.identify import Identification, identify
 from eagle_forensics.fingerprint.pairs import pair
 from eagle_forensics.fingerprint.placing import placed
-from eagle_forensics.fingerprint.ranks import RankResult, by_rank, compare_ranks
+from eagle_forensics.fingerprint.ranks import Agreement, RankResult, by_rank, compare_ranks
 from eagle_forensics.fingerprint.rows import Weights
 from eagle_forensics.fingerprint.sampling import sampling_finding
 from eagle_forensics.fingerprint.served import served_finding
@@ -70,7 +72,7 @@ def begin(case: Case, *, layers: Mapping[str, Any] | None, max_samples: int, see
     common = {"id": "layers.evidence", "question": QUESTION, "notebook": NOTEBOOK}
     if not case.training.dumps:
         return Work(case, None, None, layers, (Finding(
-            **common, status=Status.SKIPPED, statement="Not examined: the case has no training.dump",
+            **common, status=Status.SKIPPED, statement="Not examined: the case has no training.dump, so the sections below stay empty",
             next_step="Add the dump (200 samples are plenty); it decides which states the drafter was really trained on."),))
     try:
         sources = gather(case, max_samples=max_samples, seed=seed, progress=progress)
@@ -121,7 +123,8 @@ def dump(work: Work) -> list[Finding]:
         return []
     layers, trainer = work.layers or {}, work.case.training.trainer
     items = dump_findings(work.found, manifest=work.sources.manifest(work.case), claimed=layers.get("trained_by_ids"),
-                          last_expected=layers.get("last_expected"), n_aux=layers.get("n_aux"), trainer=f"{trainer.name} {trainer.version or ''}".strip() if trainer else None)
+                          last_expected=layers.get("last_expected"), n_aux=layers.get("n_aux"),
+                          asked=len(work.case.training.layer_ids or ()) or None, trainer=f"{trainer.name} {trainer.version or ''}".strip() if trainer else None)
     return [rows_finding(work.found), *(f for f in items if not f.id.startswith("layers.slot-"))]
 
 
@@ -129,33 +132,55 @@ def served(work: Work) -> list[Finding]:
     """The measured boundaries against the engine's rule, and against captures of the serving host."""
     if work.found is None:
         return []
-    items = [served_finding(work.found, work.layers, work.case, work.sources.target)]
-    trained = trained_boundaries(work.found)
-    for index, capture in enumerate(work.captures):
-        path, kind, label, samples = capture
-        common = {"id": f"layers.capture-{index}", "question": f"Which states does {path.name} hold?", "notebook": NOTEBOOK}
-        if isinstance(samples, EvidenceError):
-            items.append(Finding(**common, status=Status.ERROR, statement=str(samples)))
+    items, trained = [served_finding(work.found, work.layers, work.case, work.sources.target)], trained_boundaries(work.found)
+    seen = [_looked_at(work, index) for index in range(len(work.captures))]
+    fed = {kind: found.found for (_, kind, _, _), found in reversed(list(zip(work.captures, seen, strict=True))) if isinstance(found, _Capture)}
+    eager_right = "eager" in fed and trained is not None and trained_boundaries(fed["eager"]) == trained
+    scattered = {kind for kind, results in work.ranks if not isinstance(results, EvidenceError) and any(r.agreement is Agreement.TOKENS for r in results)}
+    for index, ((_, kind, label, _), found) in enumerate(zip(work.captures, seen, strict=True)):
+        if isinstance(found, Finding):
+            items.append(found)
             continue
-        lowest = min((s.rank for s in samples if s.rank is not None), default=None)
-        one = tuple(s for s in samples if s.rank == lowest) if lowest is not None else samples
-        try:
-            seen = identify(one, bank=_bank_for(work, one), weights=work.sources.weights, layers=work.sources.layers)
-        except (EvidenceError, OSError, ValueError) as error:
-            items.append(Finding(**common, status=Status.ERROR, statement=str(error)))
-            continue
-        items.append(capture_finding(index, seen, trained, path_kind=kind, label=label))
-        if seen.notes:
-            items[-1] = items[-1].model_copy(update={"statement": f"{items[-1].statement} Note: {'; '.join(seen.notes[:2])}."})
+        items.append(capture_finding(index, found.found, trained, path_kind=kind, label=label, rule=_rule(work, kind), eager_right=eager_right))
+        if found.found.notes:
+            items[-1] = items[-1].model_copy(update={"statement": f"{items[-1].statement} Note: {'; '.join(found.found.notes[:2])}."})
         if items[-1].status is Status.INCONCLUSIVE:
-            items += _against_dump(work, index, one)
-    return [*items, *rank_findings(work), *path_findings(work)]
+            items += _against_dump(work, index, found.samples)
+        items += flaw_findings(index, found.found, found.samples, work.found, trained, scattered=kind in scattered)
+    return [*items, *rank_findings(work), *path_findings(work, fed.get("eager"), fed.get("graph"))]
+
+
+@dataclass(frozen=True)
+class _Capture:
+    """One capture identified; of several ranks the lowest."""
+
+    samples: tuple[Sample, ...]
+    found: Identification
+
+
+def _looked_at(work: Work, index: int) -> _Capture | Finding:
+    path, _, _, samples = work.captures[index]
+    common = {"id": f"layers.capture-{index}", "question": f"Which states does {path.name} hold?", "notebook": NOTEBOOK, "status": Status.ERROR}
+    if isinstance(samples, EvidenceError):
+        return Finding(**common, statement=str(samples))
+    lowest = min((s.rank for s in samples if s.rank is not None), default=None)
+    one = tuple(s for s in samples if s.rank == lowest) if lowest is not None else samples
+    try:
+        return _Capture(one, identify(one, bank=_bank_for(work, one), weights=work.sources.weights, layers=work.sources.layers))
+    except (EvidenceError, OSError, ValueError) as error:
+        return Finding(**common, statement=str(error))
+
+
+def _rule(work: Work, kind: str) -> list[int] | None:
+    """What the engine's rule serves on an execution path; None where it is assumed or not known."""
+    answer = (work.layers or {}).get("served") or {}
+    return None if answer.get("assumed") else (answer.get("boundaries") or {}).get("graph" if kind == "graph" else "eager")
 
 
 def _against_dump(work: Work, index: int, samples: Sequence[Sample]) -> list[Finding]:
     """A capture of the dump's own prompts held against the dump where no bank decides: which of its slots are served?"""
     try:
-        return [paths_finding(pair(samples, work.sources.rows.openings(len(aux_slots(work.found)))), f"layers.capture-{index}-dump", f"capture {index}", "the dump", graph=False)]
+        return [paths_finding(pair(samples, work.sources.rows.openings(len(aux_slots(work.found)))), f"layers.capture-{index}-dump", f"capture {index}", "the dump")]
     except EvidenceError:
         return []
 
@@ -183,8 +208,8 @@ def _ranks(work: Work) -> list[tuple[str, tuple[RankResult, ...] | EvidenceError
     return found
 
 
-def path_findings(work: Work) -> list[Finding]:
-    """Eager against graph captures of the same prompt, where the case has both; needs no bank."""
+def path_findings(work: Work, eager: Identification | None = None, graph: Identification | None = None) -> list[Finding]:
+    """Eager against graph captures of the same prompt, where the case has both. `eager`, `graph`: what was identified in them."""
     by_kind = {kind: held for _, kind, _, held in reversed(work.captures) if not isinstance(held, EvidenceError)}
     if not {"eager", "graph"} <= set(by_kind):
         return []
@@ -193,7 +218,7 @@ def path_findings(work: Work) -> list[Finding]:
     except EvidenceError as error:
         return [Finding(id="layers.paths", question="Do the eager and the graph capture hold the same states for the same tokens?", notebook=NOTEBOOK, required=False,
                         status=Status.SKIPPED, statement=f"Not compared: {error}", next_step="Capture one prompt on both paths, with its token ids.")]
-    return [paths_finding(pairing, "layers.paths", "the eager capture", "the graph capture", graph=True)]
+    return [graph_finding(pairing, eager, graph)]
 
 
 def trained_record(work: Work) -> dict[str, Any]:

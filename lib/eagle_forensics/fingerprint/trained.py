@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_forensics.boundary import format_boundaries, uniform_shift
+from eagle_forensics.boundary import default_boundaries, format_boundaries, uniform_shift
 from eagle_forensics.engines.returning import HOW_DECODE
 from eagle_forensics.faults import fault as fault_of
 from eagle_forensics.finding import Competitor, Finding, Status
@@ -72,8 +72,12 @@ def trained_finding(found: Identification, claimed: Sequence[int] | None = None,
                    refuted_by="a plane that matches another boundary better", **common)
 
 
-def capture_finding(index: int, capture: Identification, trained: Sequence[int] | None, *, path_kind: str = "unknown", label: str | None = None) -> Finding:
-    """`layers.capture-N`: does the server feed the boundaries the drafter was trained on? Proves only the execution path captured."""
+def capture_finding(index: int, capture: Identification, trained: Sequence[int] | None, *, path_kind: str = "unknown", label: str | None = None,
+                    rule: Sequence[int] | None = None, eager_right: bool = False) -> Finding:
+    """`layers.capture-N`: does the server feed the boundaries the drafter was trained on? Proves only the execution path captured.
+
+    `rule`: what the engine's rule serves on this path; `eager_right`: another capture shows that the eager path holds the trained boundaries.
+    """
     name = f"capture {index}" + (f" ({label})" if label else "")
     fed = _fed(capture, trained)
     n = max((s.match.error.n for s in capture.slots if s.match), default=None)
@@ -97,17 +101,29 @@ def capture_finding(index: int, capture: Identification, trained: Sequence[int] 
     if set(trained) <= set(fed):
         return Finding(status=Status.INCONCLUSIVE, statement=f"{name} holds {format_boundaries(fed)}, more than or in another order than the trained {format_boundaries(trained)}; "
                        "which of them reach the drafter it does not say.", next_step="Capture the input of the drafter's fc.", **common)
-    slug = "wiring.plane-count" if len(fed) != len(trained) else "wiring.graph-default-layers" if path_kind == "graph" else "wiring.layer-offset"
     shift = uniform_shift(trained, fed)
-    rival = {"wiring.layer-offset": "feature.partial-sum", "wiring.graph-default-layers": "wiring.layer-offset", "wiring.plane-count": "wiring.all-layers"}[slug]
+    slug = ("wiring.plane-count" if len(fed) != len(trained) else "wiring.graph-default-layers" if path_kind == "graph" else
+            "feature.aliased-buffer" if _overwritten(fed, trained, rule, capture.layers) else "wiring.layer-offset")
+    rival = {"wiring.layer-offset": "feature.partial-sum", "wiring.graph-default-layers": "wiring.layer-offset", "wiring.plane-count": "wiring.all-layers",
+             "feature.aliased-buffer": "wiring.layer-offset"}[slug]
     rejected = {"wiring.layer-offset": "a partial sum matches no boundary cleanly; every plane here matches one",
-                "wiring.graph-default-layers": "not rejected: only an eager capture of the same prompt that is right excludes it",
+                "wiring.graph-default-layers": "the eager capture holds the trained boundaries; an offset would move both paths" if eager_right else
+                "not rejected: only an eager capture of the same prompt that is right excludes it",
+                "feature.aliased-buffer": f"the ids resolve to {format_boundaries(rule or ())}, and one offset does not move planes by {', '.join(f'{f - t:+d}' for f, t in zip(fed, trained, strict=False))}",
                 "wiring.plane-count": f"{len(fed)} planes are not all layers"}[slug]
     return Finding(
         status=Status.FAIL, fault=slug,
         statement=f"{name} holds {format_boundaries(fed)}, the drafter was trained on {format_boundaries(trained)}" + (f" ({shift:+d} each)" if shift else "") + f".{limits}",
         competitor=Competitor(fault=rival, margin="next best at least " + format_ratio(min((s.match.ratio for s in capture.slots if s.match), default=math.inf)) + " times as far", why_rejected=rejected),
         refuted_by="the capture comes from another server, configuration or model than the case's", remedy=fault_of(slug).remedy, **common)
+
+
+def _overwritten(fed: Sequence[int], trained: Sequence[int], rule: Sequence[int] | None, layers: int | None) -> bool:
+    """Planes later by different numbers of layers though the engine's rule serves the trained ones, and not its default: a later layer wrote into what was captured."""
+    moves = [f - t for f, t in zip(fed, trained, strict=True)]
+    if rule is None or layers is None or list(rule) != list(trained) or tuple(fed) == tuple(default_boundaries(layers)):
+        return False
+    return min(moves) >= 0 and len(set(moves)) > 1
 
 
 def _fed(capture: Identification, trained: Sequence[int] | None) -> tuple[int, ...] | None:

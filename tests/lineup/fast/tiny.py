@@ -30,6 +30,7 @@ def capture(planes: t.Planes, **more) -> t.Capture:
     return t.Capture(planes, **more)
 
 
+LONG = (t.SEQUENCES, t.SEQUENCES + 1)
 EAGER = capture(t.whole(3, 6, 10))
 KIMI = t.SGLANG.but(family="deepseek", weights="outside", ids=(2, 5, 9), trained=(2, 5, 9, 11))
 DUMPS = (
@@ -66,6 +67,7 @@ DUMPS = (
     plant("served one early, the trainer's ids not known", t.SGLANG.but(ids=(1, 4, 8), trained=None), OFFSET),
     plant("embedding served", t.SGLANG.but(ids=(-1, 2, 5), trained=None), OFFSET),
     plant("Kimi class: ids of the older release", KIMI.but(trained=None), OFFSET),
+    plant("all layers joined", t.SGLANG.but(planes=t.whole(*range(12)), trained=None, fc=13), "wiring.all-layers", rival=COUNT),
     plant("vLLM reads the other spelling", t.VLLM.but(ids=(2, 5, 9), trained=None), OFFSET),
 )
 CAPTURES = (
@@ -77,14 +79,14 @@ CAPTURES = (
     plant("served without the residual", t.SGLANG.but(captures=(capture(t.kind("missing residual")),)), RESIDUAL),
     plant("served normed", t.SGLANG.but(captures=(capture(t.kind("inner planes normed")),)), NORM),
     plant("served rotated", t.SGLANG.but(captures=(capture(t.kind("rotated")),)), ROTATED),
-    plant("served zeros in the first slots", t.SGLANG.but(launch=t.sglang_launch(more="--pp-size 2"), captures=(capture(t.kind("zero rows", slots=(0, 1))),)), STAGE),
+    plant("served zeros in the first slots", t.VLLM.but(launch=t.VLLM_LAUNCH + " --pipeline-parallel-size 2", captures=(capture(t.kind("zero rows", slots=(0, 1))),)), STAGE),
     plant("served rows not finite", t.SGLANG.but(captures=(capture(t.changed(t.rows(float("nan"), (30, 34)))),)), FINITE),
     plant("two served slots equal", t.SGLANG.but(captures=(capture(t.whole(3, 10, 10)),)), ALIAS),
     plant("served slots overwritten by later layers", t.SGLANG.but(captures=(capture(t.whole(4, 8, 10)),)), ALIAS, rival=OFFSET),
     plant("served one early", t.SGLANG.but(captures=(capture(t.whole(2, 5, 9)),)), OFFSET, rival=PARTIAL),
     plant("served one late, last plane is the last state", t.SGLANG.but(planes=t.whole(3, 6, 11), trained=(2, 5, 10, 11), ids=(2, 5, 10), captures=(capture(t.whole(4, 7, 12)),)), OFFSET),
     plant("served a plane too few, the others one late", t.SGLANG.but(captures=(capture(t.whole(4, 7)),)), COUNT),
-    plant("graph replays the default", t.SGLANG.but(captures=(EAGER, capture(t.whole(2, 6, 9), kind="graph", layout="vllm"))), GRAPH, rival="runtime.graph-dtype"),
+    plant("graph replays the default", t.SGLANG.but(captures=(EAGER, capture(t.whole(2, 6, 9), kind="graph", layout="vllm"))), GRAPH, rival=OFFSET),
     plant("graph replays the default, graphs alone captured", t.SGLANG.but(captures=(capture(t.whole(2, 6, 9), kind="graph", layout="vllm"),)), GRAPH),
     plant("graph capture of other values", t.SGLANG.but(captures=(EAGER, capture(lambda real, i: [real.state(i, b)[torch.randperm(len(real.ids[i]), generator=torch.Generator().manual_seed(b))] for b in t.TRAINED],
                                                                                  kind="graph", layout="vllm"))), "runtime.graph-dtype", rival=GRAPH),
@@ -92,8 +94,8 @@ CAPTURES = (
                                                                                     kind="graph", layout="vllm"))), "runtime.graph-dtype", rival=GRAPH),
     plant("ranks hold rows of some tokens", t.SGLANG.but(captures=t.by_ranks(2, lambda real, i, r: [real.state(i, b) * (torch.arange(len(real.ids[i])) % 2 == r)[:, None] for b in t.TRAINED])),
           "runtime.dp-attention", rival=PARTIAL),
-    plant("every other page zero", t.SGLANG.but(captures=(capture(t.changed(t.rows(0.0, (16, 32), (48, 64)))),)), "runtime.page-units"),
-    plant("second half of every page constant", t.SGLANG.but(captures=(capture(t.changed(t.rows(0.25, (8, 16), (24, 32), (40, 48)), (1,))),)), "runtime.page-units"),
+    plant("every other page zero", t.SGLANG.but(captures=(capture(t.changed(t.rows(0.0, (16, 32), (48, 64), (80, 96), (112, 128))), of=LONG),)), "runtime.page-units"),
+    plant("two pages of constants in one slot", t.SGLANG.but(captures=(capture(t.changed(t.rows(0.25, (64, 96), (128, 144)), (1,)), of=LONG),)), "runtime.page-units"),
 )
 DOUBLE = (
     plant("labels lie and the teacher is normed", t.SGLANG.but(labels=LIE, trained=None, last=t.whole(13)), LABELS, TWICE),
@@ -137,7 +139,10 @@ ABSTAIN = (
     open_("ranks with other numbers of rows", t.SGLANG.but(captures=t.by_ranks(2, lambda real, i, r: [real.state(i, b)[: 40 - 20 * r] for b in t.TRAINED], layout="bare"))),
     open_("capture of one plane of three", t.SGLANG.but(captures=(capture(t.whole(6)),))),
     open_("capture of all layers", t.SGLANG.but(captures=(capture(t.whole(*range(13))),))),
+    open_("dump of all layers", t.SGLANG.but(planes=t.whole(*range(1, 12)), trained=None)),
     open_("planes in descending order", t.SGLANG.but(planes=t.whole(10, 6, 3), trained=None)),
+    open_("one run of zero rows on page boundaries", t.SGLANG.but(captures=(capture(t.changed(t.rows(0.0, (64, 96))), of=LONG),))),
+    open_("runs of zero rows across page boundaries", t.SGLANG.but(captures=(capture(t.changed(t.rows(0.0, (21, 37), (50, 71))), of=LONG),))),
     open_("one zero row in a hundred", t.SGLANG.but(captures=(capture(t.changed(t.rows(0.0, (21, 22)))),))),
     open_("ranks that differ, no bank", t.SGLANG.but(bank=None, weights=None, captures=t.by_ranks(2, lambda real, i, r: [real.partial(i, b, r, 2) for b in t.TRAINED]))),
 )
