@@ -62,8 +62,8 @@ wirings: setup ## all 29 wirings of the real drafter against what its training m
 confusion: setup ## every kind of healthy and damaged dump of the real target, identified: the confusion matrix (about 10 minutes); KINDS="..." for some
 	@OMP_NUM_THREADS=1 $(PY) -m tests.fingerprint.confusion $(KINDS)
 
-calibrate: setup ## measure the fingerprint's distributions on the demo's target (4 minutes) or a Llama-class model (TARGET=folder DUMP=folder); STORE=1 keeps them
-	@OMP_NUM_THREADS=1 $(PY) -m tests.fingerprint.calibrate $(TARGET) $(DUMP) $(if $(STORE),--store)
+calibrate: setup ## measure the fingerprint's distributions on the demo's target (6 minutes) or a Llama-class model (TARGET=folder DUMP=folder); STORE=1 keeps them, ONLY=shares,head some
+	@OMP_NUM_THREADS=1 $(PY) -m tests.fingerprint.calibrate $(TARGET) $(DUMP) $(if $(STORE),--store) $(if $(ONLY),--only=$(ONLY))
 
 lineup: setup ## planted faults on the real pair, into runs/lineup (about 20 minutes on two cores)
 	@OMP_NUM_THREADS=1 $(PY) -m tests.lineup --jobs 2

@@ -1,15 +1,15 @@
-"""Measures the distributions behind `calibration.json`: `python -m tests.fingerprint.calibrate [TARGET DUMP] [--store]` (make calibrate).
+"""Measures the distributions behind `calibration.json`: `python -m tests.fingerprint.calibrate [TARGET DUMP] [--store] [--only=shares,head]` (make calibrate).
 
-TARGET: a Llama-class checkpoint with weights; DUMP: a dump whose token ids are used (its planes are not); without them the demo's. Prints the
-measurements as JSON, with `--store` writes them into the library's `calibration.json`, whose thresholds stay as they are: a test holds them
-against the new figures. About four minutes on one core for SmolLM2-135M.
+TARGET: a Llama-class checkpoint with weights; DUMP: a dump whose token ids are used (its planes are not); without them the demo's. Prints
+each row as it is measured, with `--store` writes it into the library's `calibration.json`, whose thresholds stay as they are: a test holds them
+against the new figures. `--only` names some of `GROUPS`; the others keep what was stored. About six minutes on one core for SmolLM2-135M.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +93,43 @@ class Bench:
                 errors = np.median(closures.reshape(len(xs), -1), axis=1)
                 own = np.array([right is not None and tried == right(slot) for slot in boundaries])
                 best = np.where(own, best, np.minimum(best, errors))
-            for slot, x in zip(boundaries, xs, strict=True):
-                if not shared or abs(slot - b) > 1:
-                    continue
-                for tried in midlayer.shares(Boundary(b), self.mlps[b]):
-                    if (right is None or tried != right(slot)) and (errors := tried.errors(x, after, self.mlps[b])) is not None:
-                        best[slot - boundaries[0]] = min(best[slot - boundaries[0]], float(np.median(errors)))
+            near = [slot for slot in boundaries if shared and abs(slot - b) <= 1]
+            for tried, slot, closed, left in self._shares([xs[slot - boundaries[0]] for slot in near], near, after, b):
+                if (right is None or tried != right(slot)) and (errors := midlayer.accepted(closed, left)) is not None:
+                    best[slot - boundaries[0]] = min(best[slot - boundaries[0]], float(np.median(errors)))
         return list(best)
+
+    def _shares(self, xs: Sequence[torch.Tensor], slots: Sequence[int], after: torch.Tensor, b: int) -> Iterator[tuple[midlayer.Inner, int, np.ndarray, np.ndarray]]:
+        """Every share of the layer that leads to `b`, searched in some slots at once: closure and what is left open, per token."""
+        for tried in midlayer.shares(Boundary(b), self.mlps[b]) if xs else ():
+            closed, left = midlayer.searched(torch.cat(list(xs)), after.repeat(len(xs), 1), self.mlps[b], tried.rank, tried.ranks)
+            yield from ((tried, slot, c, o) for slot, c, o in zip(slots, closed.reshape(len(xs), -1), left.reshape(len(xs), -1), strict=True))
+
+    def shares(self, make: Make, rank: int = 0, ranks: int = 0) -> Figures:
+        """What single ranks' shares leave open, asked at FORMS of the planes at and next to them: the right one (`rank` of `ranks`; 0: the planes are
+        whole), and every wrong one that closes as a right one would. Parts of the right share, which end the right way, are counted apart."""
+        right, wrong, parts, tried_wrong = [], [], [], 0
+        for b in FORMS:
+            slots = [slot for slot in (b - 1, b, b + 1) if slot in self.inner]
+            reference = self.reference(make, slots)
+            at = np.flatnonzero(~match(reference).sinks)[: midlayer.SCREEN]
+            xs, after = [x[at] for x in reference.rows.planes], reference.at(Boundary(b))[at]
+            for tried, slot, closed, left in self._shares(xs, slots, after, b):
+                settled = np.isfinite(closed)
+                closes = settled.mean() >= 0.5 and np.median(closed[settled]) <= calibration.THRESHOLDS["increment_error"]
+                own = ranks > 0 and slot == b
+                if own and (tried.rank, tried.ranks) == (rank, ranks):
+                    right.append(float(np.median(left[settled])) if closes else None)
+                    continue
+                tried_wrong += 1
+                if closes:
+                    inside = own and tried.ranks > ranks and tried.rank * ranks // tried.ranks == rank
+                    (parts if inside else wrong).append(float(np.median(left[settled])))
+        found: Figures = {"wrong shares": tried_wrong, "of these closing": len(wrong), "left open by these": span(wrong, 3) if wrong else None}
+        if right:
+            held = [r for r in right if r is not None]
+            found |= {"slots": len(right), "ended elsewhere": len(right) - len(held), "left open by the right share": span(held, 3), "closing parts of it": len(parts)}
+        return found
 
     def forms(self, make: Make, boundaries: Sequence[int]) -> Figures:
         """Error of the accepted form and how many times as far the next one is."""
@@ -127,50 +157,102 @@ class Bench:
                                        for name, held in alone.items()}}
 
 
-def measured(name: str, folder: Path, ids: Sequence[torch.Tensor], served: Sample | None = None, say: Callable[[str], None] = lambda _: None) -> Figures:
-    """Everything that `calibration.json` stores under `measured`."""
+Put = Callable[[str, str, Figures], None]
+"""Takes a group of `calibration.json`, a name and its figures."""
+RIGHT, NOISY, DAMAGED, INSIDE = "right planes", "right planes, too noisy to be sure", "damaged planes", "inside a layer, by the closure of its MLP"
+
+
+def _right(bench: Bench, put: Put) -> None:
+    made, states = kinds(bench.real), bench.every
+    for kind in ("stored as float16", "stored as float8, a scale a token", "computed in bfloat16", "int8 target, a scale a row"):
+        put(RIGHT, kind, bench.planes(made[kind].planes, states))
+    put(RIGHT, "stored as bfloat16", bench.planes(_stored(torch.bfloat16), states))
+
+
+def _noisy(bench: Bench, put: Put) -> None:
+    for group in (64, 0):
+        put(NOISY, "int4 weights, " + (f"groups of {group}" if group else "a scale a row"),
+            bench.planes(lambda r, i, b, g=group: r.quantised(4, g)[i].states[b], bench.inner, rivals=group == 64))
+        bench.real.forget()
+
+
+def _damaged(bench: Bench, put: Put) -> None:
+    made = kinds(bench.real)
+    put(DAMAGED, "neighbouring boundary", {"error": span(m.second_error for m in match(bench.reference(_stored(torch.float32), bench.every)).matches)})
+    for rank, ranks in ((0, 2), (1, 2), (1, 3), (0, 8), (3, 8), (7, 8)):
+        put(DAMAGED, f"partial sum, rank {rank} of {ranks}", bench.planes(_partial(rank, ranks), bench.inner))
+    for kind in ("before the MLP", "MLP reduced 8 times", "missing residual", "MLP output only"):
+        put(DAMAGED, kind, bench.planes(made[kind].planes, bench.inner))
+
+
+def _parts(bench: Bench, put: Put) -> None:
+    made = kinds(bench.real)
+    put(INSIDE, "before the MLP", bench.parts(made["before the MLP"].planes, lambda b: midlayer.Inner(Boundary(b), "middle")))
+    put(INSIDE, "MLP output only", bench.parts(made["MLP output only"].planes, lambda b: midlayer.Inner(Boundary(b), "mlp")))
+    put(INSIDE, "MLP reduced 8 times", bench.parts(made["MLP reduced 8 times"].planes, lambda b: midlayer.Inner(Boundary(b), "reduced", 8)))
+    for rank, ranks in ((1, 2), (3, 8)):
+        put(INSIDE, f"partial sum, rank {rank} of {ranks}", bench.parts(_partial(rank, ranks), lambda b, k=rank, n=ranks: midlayer.Inner(Boundary(b), "share", n, k), shared=ranks == 8))
+
+
+LEFT = f"what a rank's share leaves open of what the other ranks add (boundaries {' '.join(map(str, FORMS))})"
+
+
+def _whole(bench: Bench, put: Put) -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        put(LEFT, f"whole, stored as {str(dtype).removeprefix('torch.')}", bench.shares(_stored(dtype)))
+    put(LEFT, "whole, int4 weights, groups of 64", bench.shares(lambda r, i, b: r.quantised(4, 64)[i].states[b]))
+    bench.real.forget()
+
+
+def _shares(bench: Bench, put: Put) -> None:
+    for rank, ranks in ((1, 2), (1, 3), (2, 4), (3, 8), (9, 16)):
+        put(LEFT, f"partial sum, rank {rank} of {ranks}", bench.shares(lambda r, i, b, k=rank, n=ranks: r.partial(i, b, k, n).bfloat16().float(), rank, ranks if ranks in midlayer.RANKS else 0))
+
+
+def _forms(bench: Bench, put: Put) -> None:
+    made, group = kinds(bench.real), f"damaged planes, explained by their form (boundaries {' '.join(map(str, FORMS))})"
+    for kind in ("one token late", "inner planes normed", "double norm", "rotated", "missing residual"):
+        make, at = made[kind].planes, {"inner planes normed": FORMS[:-1], "double norm": FORMS[-1:]}.get(kind, FORMS)
+        put(group, kind, bench.forms(lambda r, i, b, m=make: m(r, i, b).bfloat16().float(), at))
+    put(group, "halved", bench.forms(lambda r, i, b: r.state(i, b).bfloat16().float() / 2, FORMS))
+
+
+GROUPS: dict[str, Callable[[Bench, Put], None]] = {"right": _right, "noisy": _noisy, "damaged": _damaged, "parts": _parts, "whole": _whole, "shares": _shares,
+                                                        "forms": _forms}
+"""What is measured on planes, by the names that `--only` takes; besides, `sinks` and `head`."""
+
+
+def _stored(dtype: torch.dtype) -> Make:
+    return lambda r, i, b: r.state(i, b).to(dtype).float()
+
+
+def _partial(rank: int, ranks: int) -> Make:
+    return lambda r, i, b: r.partial(i, b, rank, ranks)
+
+
+def measured(name: str, folder: Path, ids: Sequence[torch.Tensor], served: Sample | None, only: Sequence[str], say: Callable[[Figures], None]) -> None:
+    """Everything that `calibration.json` stores under `measured`, or the groups in `only`; `say` takes the report after each of its rows."""
     bench = Bench(folder, [s[:LENGTH] for s in ids[:PLANES]])
-    real, made, states = bench.real, kinds(bench.real), bench.every
-    inner = bench.inner
+    real = bench.real
     report: Figures = {"target": f"{name}, {real.layers} layers, hidden {real.target.hidden}, float32 reference states",
                        "tokens": f"planes: {PLANES} sequences, {sum(len(s) for s in real.ids)} tokens; head: {len(ids)} sequences, {sum(len(s) for s in ids)} tokens",
                        "command": "make calibrate", "unit": "[smallest, largest] over the boundaries of: per-token median relative error to the nearest state, second error over best, "
                        "|cosine| of the difference with a layer's increment, share of tokens that vote for the nearest, share of the difference that the increments around explain"}
 
     def put(group: str, name: str, figures: Figures) -> None:
-        report.setdefault(group, {})[name] = figures
-        say(f"{group} | {name} | {figures}")
+        report[group] = {**report.pop(group, {}), name: figures}
+        say(report)
 
-    right, noisy, damaged = "right planes", "right planes, too noisy to be sure", "damaged planes"
-    for kind in ("stored as float16", "stored as float8, a scale a token", "computed in bfloat16", "int8 target, a scale a row"):
-        put(right, kind, bench.planes(made[kind].planes, states))
-    put(right, "stored as bfloat16", bench.planes(lambda r, i, b: r.state(i, b).bfloat16().float(), states))
-    if served is not None:
-        put(right, "served by vLLM 0.32.0 in bfloat16", _served(folder, served))
-    for group in (64, 0):
-        put(noisy, "int4 weights, " + (f"groups of {group}" if group else "a scale a row"), bench.planes(lambda r, i, b, g=group: r.quantised(4, g)[i].states[b], inner, rivals=group == 64))
-        real.forget()
-    put(damaged, "neighbouring boundary", {"error": span(m.second_error for m in match(bench.reference(lambda r, i, b: r.state(i, b), states)).matches)})
-    for rank, ranks in ((0, 2), (1, 2), (1, 3), (0, 8), (3, 8), (7, 8)):
-        put(damaged, f"partial sum, rank {rank} of {ranks}", bench.planes(lambda r, i, b, k=rank, n=ranks: r.partial(i, b, k, n), inner))
-    for kind in ("before the MLP", "MLP reduced 8 times", "missing residual", "MLP output only"):
-        put(damaged, kind, bench.planes(made[kind].planes, inner))
-    parts = "inside a layer, by the closure of its MLP"
-    put(parts, "before the MLP", bench.parts(made["before the MLP"].planes, lambda b: midlayer.Inner(Boundary(b), "middle")))
-    put(parts, "MLP output only", bench.parts(made["MLP output only"].planes, lambda b: midlayer.Inner(Boundary(b), "mlp")))
-    put(parts, "MLP reduced 8 times", bench.parts(made["MLP reduced 8 times"].planes, lambda b: midlayer.Inner(Boundary(b), "reduced", 8)))
-    for rank, ranks in ((1, 2), (3, 8)):
-        put(parts, f"partial sum, rank {rank} of {ranks}", bench.parts(lambda r, i, b, k=rank, n=ranks: r.partial(i, b, k, n),
-                                                                     lambda b, k=rank, n=ranks: midlayer.Inner(Boundary(b), "share", n, k), shared=ranks == 8))
-    explained = f"damaged planes, explained by their form (boundaries {' '.join(map(str, FORMS))})"
-    for kind in ("one token late", "inner planes normed", "double norm", "rotated", "missing residual"):
-        make, at = made[kind].planes, {"inner planes normed": FORMS[:-1], "double norm": FORMS[-1:]}.get(kind, FORMS)
-        put(explained, kind, bench.forms(lambda r, i, b, m=make: m(r, i, b).bfloat16().float(), at))
-    put(explained, "halved", bench.forms(lambda r, i, b: r.state(i, b).bfloat16().float() / 2, FORMS))
-    put("sinks", "norm over the median, boundaries 1 to L", _sinks(real))
-    report["head"] = bench.heads(ids)
-    say(f"head | {report['head']}")
-    return report
+    for group in only or GROUPS:
+        if group in GROUPS:
+            GROUPS[group](bench, put)
+        if group == "right" and served is not None:
+            put(RIGHT, "served by vLLM 0.32.0 in bfloat16", _served(folder, served))
+    if not only or "sinks" in only:
+        put("sinks", "norm over the median, boundaries 1 to L", _sinks(real))
+    if not only or "head" in only:
+        report["head"] = bench.heads(ids)
+        say(report)
 
 
 def _served(folder: Path, sample: Sample) -> Figures:
@@ -186,7 +268,10 @@ def _sinks(real: Real) -> Figures:
 
 
 def main(argv: Sequence[str]) -> None:
-    store, paths = "--store" in argv, [a for a in argv if a != "--store"]
+    only = [name for a in argv if a.startswith("--only=") for name in a.removeprefix("--only=").split(",")]
+    if unknown := set(only) - {*GROUPS, "sinks", "head"}:
+        sys.exit(f"calibrate: no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}, sinks, head")
+    store, paths = "--store" in argv, [a for a in argv if not a.startswith("--")]
     served, model = None, Path(paths[0]).resolve().name if paths else "SmolLM2-135M-Instruct"
     if not paths:
         demo.prepare(print)
@@ -194,12 +279,23 @@ def main(argv: Sequence[str]) -> None:
         paths, served = [folder / "target", folder / "dump"], read_sample(find_dump(DATA / "vllm_server_states.safetensors"), 0)
     every = [s.input_ids for s in iter_samples(find_dump(paths[1])) if s.input_ids is not None and len(s.input_ids) >= LENGTH]
     ids = every[:: max(1, len(every) // HEADS)][:HEADS]
-    found = measured(model, Path(paths[0]), ids, served, lambda text: print(text, file=sys.stderr, flush=True))
-    if store:
-        file = Path(calibration.__file__).with_name("calibration.json")
-        held = json.loads(file.read_text(encoding="utf-8"))
-        file.write_text(json.dumps({**held, "measured": found}, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(found, indent=1))
+    measured(model, Path(paths[0]), ids, served, only, keep if store else show)
+
+
+def show(report: Figures) -> None:
+    """The row that was measured last."""
+    group = list(report)[-1]
+    print(group, "|", *(list(report[group].items())[-1] if isinstance(report[group], dict) else [report[group]]), flush=True)
+
+
+def keep(report: Figures) -> None:
+    """Shows it, and replaces what is stored by what was measured so far, row by row: a run that is cut short keeps its rows."""
+    show(report)
+    file = Path(calibration.__file__).with_name("calibration.json")
+    held = json.loads(file.read_text(encoding="utf-8"))
+    for name, figures in report.items():
+        held["measured"][name] = held["measured"].get(name, {}) | figures if isinstance(figures, dict) else figures
+    file.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

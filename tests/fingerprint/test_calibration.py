@@ -31,7 +31,7 @@ def test_every_threshold_says_why_and_where_it_was_measured():
             for key in path:
                 held = held[key]
             assert held is not None, (name, path)
-    assert all(measured()["thresholds"][n]["measured"] for n in THRESHOLDS if n.startswith(("noise_", "teacher_", "clean_")))
+    assert all(measured()["thresholds"][n]["measured"] for n in THRESHOLDS if n.startswith(("noise_", "teacher_", "clean_", "share_")))
 
 
 def test_clean_matches_lie_between_right_and_damaged_planes():
@@ -56,6 +56,15 @@ def test_noise_lies_between_quantised_weights_and_partial_sums():
 def test_parts_close_where_they_are_right():
     for name in ("before the MLP", "MLP output only", "MLP reduced 8 times"):
         assert PARTS[name]["closure, 90 % of tokens"][1] <= THRESHOLDS["increment_error"] < PARTS[name]["nearest closure of another part"][0]
+
+
+def test_a_right_share_leaves_little_open_and_a_wrong_one_that_closes_most():
+    """Whole planes in any storage and planted partial sums, every share of 2, 4, 8 and 16 ranks tried on each."""
+    rows = next(group for name, group in HELD.items() if name.startswith("what a rank's share leaves open"))
+    right = [row["left open by the right share"][1] for row in rows.values() if "slots" in row]
+    wrong = [row["left open by these"][0] for row in rows.values() if row["of these closing"]]
+    assert right and len(wrong) > len(right)
+    assert 4 * max(right) < THRESHOLDS["share_error"] < 0.6 * min(wrong)
 
 
 def test_the_head_reads_the_last_state_and_no_other_surely():

@@ -48,7 +48,7 @@ class Inner:
 
     def errors(self, x: torch.Tensor, after: torch.Tensor, mlp: GatedMlp) -> np.ndarray | None:
         """Closure per token for rows `x` `[N, H]` and the states `after` the layer; None where no m can be found."""
-        return _share(x, after, mlp, self.rank, self.ranks) if self.kind == "share" else closure(self.middle(x, after), after, mlp)
+        return accepted(*searched(x, after, mlp, self.rank, self.ranks)) if self.kind == "share" else closure(self.middle(x, after), after, mlp)
 
     def middle(self, x: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         """m under this explanation, where it follows in one step."""
@@ -84,20 +84,26 @@ def mean_closure(mean: torch.Tensor, after: torch.Tensor, ranks: int, mlp: Gated
     return closure((ranks * mean - after) / (ranks - 1), after, mlp)
 
 
-def _share(x: torch.Tensor, after: torch.Tensor, mlp: GatedMlp, rank: int, ranks: int) -> np.ndarray | None:
-    """m out of m + share(m) = x by damped iteration; closure on the tokens where it settled, None if half of them did not.
-
-    None too if what it leaves open is most of |h - x|, what the other ranks add: a false m can make this rank's own share so large that any closure is small.
-    """
+def searched(x: torch.Tensor, after: torch.Tensor, mlp: GatedMlp, rank: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    """m out of m + share(m) = x by damped iteration: per token the closure, and |m + MLP(m) - h| / |h - x|, what it leaves open of what the
+    other ranks add. Both `[N]`, nan where the search did not settle."""
     width = mlp.width // ranks
     columns = slice(rank * width, (rank + 1) * width)
     middle = x
     for _ in range(STEPS):
         middle = middle + DAMPING * (x - mlp(middle, columns) - middle)
     settled = measure.token_errors(middle + mlp(middle, columns), x) < SETTLED
-    if settled.mean() < 0.5:
-        return None
-    x, middle, after = x[settled], middle[settled], after[settled]
-    if np.median(measure.token_errors(middle + mlp(middle) - x, after - x)) > THRESHOLDS["share_error"]:
-        return None
-    return closure(middle, after, mlp)
+    closed, left = np.full((2, len(x)), np.nan, np.float32)
+    if settled.any():
+        x, middle, after = x[settled], middle[settled], after[settled]
+        closed[settled], left[settled] = closure(middle, after, mlp), measure.token_errors(middle + mlp(middle) - x, after - x)
+    return closed, left
+
+
+def accepted(closed: np.ndarray, left: np.ndarray) -> np.ndarray | None:
+    """Closure on the tokens where the search of a share settled; None if half of them did not, or if what it leaves open is most of what the other ranks add.
+
+    A false m can make this rank's own share so large that any closure is small.
+    """
+    settled = np.isfinite(closed)
+    return closed[settled] if settled.mean() >= 0.5 and np.median(left[settled]) <= THRESHOLDS["share_error"] else None
