@@ -1,6 +1,7 @@
 """Dumps: which files are samples and in which order, what stands beside them, and how samples are drawn."""
 
 import json
+import random
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from safetensors.torch import save_file
 
 from eagle_forensics.evidence import containers, dumps
 from eagle_forensics.evidence.dumps import find_dump, iter_samples, read_sample
+from eagle_forensics.evidence.listing import natural
 from eagle_forensics.evidence.records import EvidenceError
 from tests.evidence.recordings import WRITERS, T, planes, speculators_v1, write
 
@@ -26,6 +28,12 @@ def test_a_layout_can_be_forced_and_a_wrong_one_says_so(tmp_path):
         find_dump(tmp_path / "modelopt", "specforge")
     with pytest.raises(EvidenceError, match="Did you mean 'speculators_v1'"):
         find_dump(tmp_path / "modelopt", "speculators-v1")
+
+
+def test_natural_order_is_that_of_numbers_and_text_in_turns():
+    names = ["", "7", "10", "10a", "-1", "a", "a2", "a02b", "a10", "a-1", "a.pt", "aa", "b1c2", "b1c10", "b2c1"]
+    for seed in range(20):
+        assert sorted(random.Random(seed).sample(names, len(names)), key=natural) == names
 
 
 def test_files_come_in_natural_order_and_side_files_are_no_samples(tmp_path):

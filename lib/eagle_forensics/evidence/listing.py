@@ -21,6 +21,7 @@ SIDE_FILES = re.compile(r"(cache|vocab_mapping|token_freq|training_state|optimiz
                         r"|(model|pytorch_model|adapter_model)(-\d+-of-\d+)?\.\w+|\..*|.*\.(lock|tmp)"
                         r"|(manifest|metadata|data_config|sample_lengths|config|.*\.index)\.json")
 """Files of trainers and checkpoints that lie beside samples and are none."""
+NUMBER = re.compile(r"\d+")
 PROBED = 4
 """Files of an unknown ending whose first bytes are read."""
 BARE_FOLDERS = 2000
@@ -34,7 +35,7 @@ def sample_files(path: Path, walk: Walk | None = None) -> list[Path]:
 
     `walk` gives folders and the names in them where they are not (all) on this disk. EvidenceError for a maze of empty folders.
     """
-    found: list[tuple[list[tuple[int, int | str]], Path]] = []
+    found: list[tuple[str, Path]] = []
     bare = 0
     for folder, names in walk if walk is not None else walked(path):
         under = "" if folder == path else f"{folder.relative_to(path)}/"
@@ -72,9 +73,14 @@ def parts_of(file: Path, names: Iterable[str]) -> list[str]:
     return sorted((n for n in names if (other := sglang_dumper.tags_of(n)) and other.sample == tags.sample), key=natural)
 
 
-def natural(text: str) -> list[tuple[int, int | str]]:
-    """Sort key under which `data_10` comes after `data_9`."""
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", text) if part]
+def natural(text: str) -> str:
+    """Sort key under which `data_10` comes after `data_9`: before every number its length, before that a character below all of names."""
+    return NUMBER.sub(_ranked, text)
+
+
+def _ranked(number: re.Match[str]) -> str:
+    digits = str(int(number[0]))
+    return f"\0{chr(len(digits))}{digits}"
 
 
 def _dumper_samples(names: list[str]) -> tuple[list[str], list[str]]:
