@@ -145,3 +145,13 @@ def test_vllm_quantization_of_the_draft_by_release(tmp_path, version, draft, tar
     item = on_vllm(tmp_path, version, flags, draft, target)["config.draft-quantization"]
     assert item.status is status and item.observed == observed
     assert status is Status.PASS or item.fault == "load.draft-quantization"
+
+
+@pytest.mark.parametrize(("target", "draft", "flags", "status"), [
+    ("bfloat16", None, "", Status.FAIL), ("bfloat16", "float16", "", Status.FAIL), ("bfloat16", None, " --dtype bfloat16", Status.PASS), ("bfloat16", "bfloat16", "", Status.PASS),
+    (None, "bfloat16", "", Status.PASS), ("float16", None, "", Status.INCONCLUSIVE)])
+def test_two_dtypes_meet_in_fc(tmp_path, target, draft, flags, status):
+    item = findings(tmp_path, target=LLAMA_TARGET | ({"torch_dtype": target} if target else {}), draft={"torch_dtype": draft} if draft else {}, launch=GOOD_LAUNCH + flags)["config.dtype"]
+    assert item.status is status
+    if status is Status.FAIL:
+        assert item.fault == "load.dtype" and item.competitor.fault == "load.draft-quantization" and [(e.key, e.value) for e in item.edits] == [("torch_dtype", "bfloat16")]

@@ -179,6 +179,9 @@ def _dtype(found: Inspection, draft: Draft) -> Finding:
         return DTYPE.skips("dtype in the target's config, which vLLM gives to the draft", "the dtype the draft runs in")
     words = f"--dtype {asked}, {whose} {chosen.claimed or 'silent'}, file {stored or 'unknown'}: the draft runs in {runs}"
     common = {"observed": runs, "expected": stored, "evidence": rules(chosen.source)}
+    apart = _beside_target(found, asked, runs)
+    if apart is not None:
+        return apart
     if stored is None:
         return DTYPE.skips("drafter tensor in a plain float format", f"whether {runs}, in which the draft runs, is that of the file")
     if runs in bulk or runs == "float32":
@@ -187,3 +190,22 @@ def _dtype(found: Inspection, draft: Draft) -> Finding:
         "load.dtype", words + (": float16 overflows above 65504, which bfloat16 does not" if runs == "float16" else ""), **common,
         rival=("load.draft-quantization", "no quantization method is involved", "a rounding, not another format; its cost is measured, not assumed"),
         remedy=f"State --dtype {stored}.", next_step="Notebook 02: the accuracy in either dtype decides whether it matters.")
+
+
+def _beside_target(found: Inspection, asked: str, runs: str) -> Finding | None:
+    """With --dtype auto SGLang gives each model the dtype of its own config, and fc multiplies the target's states as they are."""
+    draft, target, serving = found.draft, found.target, found.case.serving
+    if serving.engine != "sglang" or target is None or not (target.config.get("torch_dtype") or target.config.get("dtype")) or draft.config.get("quantization_config"):
+        return None
+    capability = serving.hardware.compute_capability if serving.hardware else None
+    theirs = draft_dtype("sglang", asked=asked, draft=target.config, target={}, capability=capability).runs
+    if theirs is None or theirs == runs:
+        return None
+    said = draft.config.get("torch_dtype") or draft.config.get("dtype")
+    return DTYPE.fails(
+        "load.dtype", f"--dtype {asked}: the target runs in {theirs}, the draft in {runs} (its config says {said or 'nothing, and float16 is taken'}): fc gets states of one dtype for weights of the "
+        "other, and the server stops at the first draft forward", observed=runs, expected=theirs,
+        rival=("load.draft-quantization", "two plain float formats", "no quantization method is involved"), refuted_by="the server answers a request with these two configs and --dtype auto",
+        evidence=rules("sglang 0.5.23 configs/model_config.py:2284 _get_and_verify_dtype, layers/quantization/unquant.py:614 F.linear; served so on a CPU it stops: expected m1 and m2 to have the same dtype"),
+        remedy=f"--dtype {theirs}, or `torch_dtype: {theirs}` in the drafter's config.json.", edits=found.edit("torch_dtype", theirs),
+        predicted_effect="The server gets past its first draft forward; nothing is known yet about the accept length.", next_step="Apply the edit and start the server once.")

@@ -74,6 +74,8 @@ PLANTED = (
     planted("--quantization awq reaches the draft", p.LLAMA.but(target=AWQ, launch=p.sglang_launch(more="--quantization awq"), tensors=p.head), QUANTIZED),
     planted("--quantization gptq_marlin reaches the draft on 0.5.6", p.LLAMA.but(version="0.5.6", launch=p.sglang_launch(more="--quantization gptq_marlin")), QUANTIZED),
     planted("--quantization awq, and what the log says of it", logged(p.LLAMA.but(target=AWQ, launch=p.sglang_launch(more="--quantization awq"), tensors=p.head), NO_FILE), QUANTIZED),
+    planted("a bf16 target, a head whose config names no dtype", p.LLAMA.but(target={"torch_dtype": "bfloat16"}, tensors=p.head), DTYPE, rival=QUANTIZED),
+    planted("a bf16 target, a head that asks for float16", p.QWEN.but(target={"torch_dtype": "bfloat16"}, draft={"torch_dtype": "float16"}, tensors=p.head), DTYPE, rival=QUANTIZED),
     planted("a target that names cache scales and holds none", p.LLAMA.but(target=FP8, target_tensors=lambda: layers_of_target(False)), SCALES, rival="feature.rotated-basis"),
     planted("a head that names cache scales and holds none", p.VLLM.but(draft=FP8, tensors=p.head, launch=p.VLLM_LAUNCH + " --kv-cache-dtype fp8"), SCALES, rival="feature.rotated-basis"),
     planted("scales on both sides, 1.0 in the log", logged(p.VLLM.but(
@@ -90,6 +92,8 @@ HEALTHY = (
     healthy("a latent-attention head on 0.5.12", p.KIMI.but(version="0.5.12", ids=(2, 30, 58), tensors=builders.mla_head, draft=builders.MLA | {"draft_vocab_size": builders.V, "head_dim": None})),
     healthy("bf16 asked for on the launch line", p.LLAMA.but(launch=p.sglang_launch(more="--dtype bfloat16"), tensors=p.head)),
     healthy("bf16 on both sides", p.LLAMA.but(target={"torch_dtype": "bfloat16"}, draft={"torch_dtype": "bfloat16"}, tensors=p.head)),
+    healthy("a bf16 target and a head without a dtype on vLLM, which gives it the target's", p.VLLM.but(target={"torch_dtype": "bfloat16"}, tensors=lambda: p.renamed("midlayer.", "layers.0."))),
+    healthy("bf16 for both by the launch line, the head's config silent", p.LLAMA.but(target={"torch_dtype": "bfloat16"}, launch=p.sglang_launch(more="--dtype bfloat16"), tensors=p.head)),
     healthy("an fp8 cache without scales, 1.0 in the log", logged(p.VLLM.but(launch=p.VLLM_LAUNCH + " --kv-cache-dtype fp8", tensors=p.head, target_tensors=lambda: layers_of_target(False)), UNSCALED)),
     healthy("cache scales where they are named", p.LLAMA.but(target=FP8, target_tensors=lambda: layers_of_target(True))),
     healthy("cache scales named, the weights not at hand", p.LLAMA.but(target=FP8)),
