@@ -200,6 +200,17 @@ def test_metrics_above_what_the_dump_shows_are_not_believed():
     assert metric_finding({"loss": 0.1}, trained()).status is Status.SKIPPED and metric_finding({}, trained()).status is Status.SKIPPED
 
 
+def test_rates_counted_otherwise_than_named_are_accused_where_the_first_step_reproduces():
+    first, second = (trained().accuracy(k).value for k in range(2))
+    found = metric_finding({"full_acc_0": first, "full_acc_1": second}, trained(), clean=True)
+    assert found.status is Status.FAIL and found.fault == "data.metric-definition" and "marginal" in found.statement and found.competitor.fault == "wiring.layer-offset"
+    assert metric_finding({"full_acc_0": first, "full_acc_1": second}, trained()).status is Status.INCONCLUSIVE, "another wiring may explain it"
+    assert metric_finding({"full_acc_0": first + 0.2, "full_acc_1": second}, trained(), clean=True).status is Status.INCONCLUSIVE, "other text moves both"
+    assert metric_finding({"full_acc_1": second}, trained(), clean=True).status is Status.INCONCLUSIVE, "nothing says that the text is the same"
+    assert metric_finding({"full_acc_0": first, "full_acc_1": trained().survival(1).value}, trained(), clean=True).status is Status.PASS
+    assert metric_finding({"acc_0": 0.99}, trained(), clean=True).fault == "data.serving-mismatch"
+
+
 def test_left_out_sequences_are_counted_in_the_finding():
     found = accuracy_finding(battery(Wiring(TRAINED))[0], None, (Problem("bad", "non-finite"),))
     assert any("1 sequence(s) left out" in e.note and "non-finite" in e.note for e in found.evidence)

@@ -42,6 +42,8 @@ class Real:
     env: Mapping[str, str] | None = None
     trainer: tuple[str, str] | None = ("speculators", "0.4.0")
     trained: Sequence[int] | None = (1, 14, 26, 29)
+    metrics: Mapping[str, float] | None = None
+    """As the trainer's log names them."""
     labels: Sequence[str] | None = None
     sample: Callable[[Sample], Sample] | None = None
     """Changes a sample before it is written."""
@@ -84,6 +86,8 @@ class Real:
             training["trainer"] = {"name": self.trainer[0], "version": self.trainer[1]}
         if self.trained:
             training["layer_ids"] = list(self.trained)
+        if self.metrics:
+            training["metrics"] = dict(self.metrics)
         launch = sglang_launch(more="--device cpu") if self.engine == "sglang" else VLLM_LAUNCH + " --enforce-eager"
         raw = {"schema": 1, "name": "case", "target": {"path": "./target"}, "drafter": {"path": "./drafter"}, "training": training,
                "serving": {"engine": self.engine, "version": self.version, "launch": launch, **({"env": dict(self.env)} if self.env else {})}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from eagle_forensics import stats
 from eagle_forensics.drafter.correctness import Correctness, paired_accuracy
@@ -21,7 +22,8 @@ from eagle_forensics.drafter.wording import (
     skipped,
     tokens_needed,
 )
-from eagle_forensics.finding import Evidence, Finding, Status
+from eagle_forensics.faults import fault
+from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 
 def accuracy_finding(trained: WiringResult | None, control: WiringResult | None = None, problems: Sequence[Problem] = ()) -> Finding:
@@ -51,8 +53,9 @@ def accuracy_finding(trained: WiringResult | None, control: WiringResult | None 
         f"the gain {interval_text(gain)} does not exclude 0, so nothing says that the drafter reads these states."))
 
 
-def metric_finding(metrics: Mapping[str, float], trained: Correctness | None, *, trainer: str | None = None, teacher: Teacher | None = None) -> Finding:
-    """`drafter.metric`: do the trainer's logged numbers reproduce, and under which definition? `teacher`: the target's own choices."""
+def metric_finding(metrics: Mapping[str, float], trained: Correctness | None, *, trainer: str | None = None, teacher: Teacher | None = None, clean: bool = False) -> Finding:
+    """`drafter.metric`: do the trainer's logged numbers reproduce, and under which definition? `teacher`: the target's own choices.
+    `clean`: no other wiring fits better, so that a figure that does not reproduce is not for the wiring to explain."""
     question = "Does the trainer's logged metric reproduce?"
     compared = compare_metrics(metrics, trained, trainer=trainer, teacher=teacher)
     if not compared or trained is None:
@@ -69,10 +72,17 @@ def metric_finding(metrics: Mapping[str, float], trained: Correctness | None, *,
             f"{agree} of {len(compared)} logged metric(s) lie in the interval recomputed here, none above it: {_metric_line(worst)}. "
             "The drafter is as good as its training said."))
     other = [d for d in worst.agrees_with if d != worst.definition]
+    counted = _counted_otherwise(compared, low)
+    if counted and clean:
+        return _other_count(common, compared, low, counted)
     if other:
         return Finding(**common, status=Status.INCONCLUSIVE, fault="data.metric-definition",
                        statement=f"{_metric_line(worst)}; as {other[0]} rate it agrees. The name and the number may follow different definitions.",
                        next_step=f"read in the trainer's source whether {worst.name} is a {worst.definition} or a {other[0]} rate")
+    if clean:
+        return Finding(**common, status=Status.INCONCLUSIVE, fault="data.serving-mismatch", statement=(
+            f"{_metric_line(worst)}: no definition and no wiring reproduces it on the recorded sequences. Either it was measured on other text (the training split), or the training's own "
+            "forward differs from the one that serves."), next_step="evaluate the split that the trainer logged; if that is as low, train on one sample: its accept length must approach the number of steps + 1")
     return Finding(**common, status=Status.INCONCLUSIVE,
                    statement=f"{_metric_line(worst)}: the recorded sequences do not reproduce it under any definition.",
                    next_step="see the wiring battery; if the trained wiring is best there, evaluate the trainer's own validation split")
@@ -94,6 +104,28 @@ def prediction_finding(trained: Correctness | None, served: Correctness | None =
     return Finding(**common_fields("drafter.prediction", question, row.accept_length, "tokens per verify round"), required=False,
                    status=Status.PASS if math.isfinite(row.accept_length.low) else Status.INCONCLUSIVE, statement=text, predicted_effect=effect,
                    next_step="hold it against the live accept length in notebook 04; texts of another kind than the recorded ones have another one")
+
+
+def _counted_otherwise(compared: Sequence[MetricComparison], low: Sequence[MetricComparison]) -> list[str]:
+    """Definitions under which every rate of a later step lies that its own name's definition excludes, while step 1, where they coincide,
+    reproduces: other text, or other states, would move step 1 as well."""
+    first = [c for c in compared if c.step == 0]
+    if not first or not all(c.agrees for c in first) or not low or any(not c.step for c in low):
+        return []
+    return sorted(set.intersection(*(set(c.rivals) for c in low)))
+
+
+def _other_count(common: dict[str, Any], compared: Sequence[MetricComparison], low: Sequence[MetricComparison], counted: Sequence[str]) -> Finding:
+    entry, worst = fault("data.metric-definition"), max(low, key=lambda c: c.logged - c.recomputed.value)
+    first = next(c for c in compared if c.step == 0)
+    return Finding(**common, status=Status.FAIL, fault="data.metric-definition", statement=(
+        f"{_metric_line(worst)}, while step 1 reproduces ({_metric_line(first)}). Counted as {' or '.join(counted)} rate every logged figure does: the log counts otherwise than its names say, "
+        "and an accept length computed from them comes out too high."),
+        competitor=Competitor(fault=entry.rival, margin=f"{worst.name}: logged {worst.logged - worst.recomputed.value:+.3f} above the {worst.definition} rate, "
+                                                        f"{worst.logged - worst.others[counted[0]].value:+.3f} against the {counted[0]} rate",
+                              why_rejected="other states, or other text, would change step 1 as well; it reproduces on these tokens"),
+        refuted_by=f"the trainer's source counts {worst.name} as {worst.definition} rate", remedy=entry.remedy,
+        next_step=f"read in the trainer's source how {worst.name} is counted; the walk's accept length does not depend on it")
 
 
 def _paired(first: WiringResult, second: WiringResult) -> stats.Estimate:

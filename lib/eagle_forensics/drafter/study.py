@@ -94,7 +94,8 @@ def accuracy(work: Work, results: Sequence[WiringResult], own: OwnChoices) -> li
     trained = next((r for r in results if r.wiring.name == "trained"), None)
     control = next((r for r in results if set(r.wiring.planes) == {ZERO}), None)
     return [findings.accuracy_finding(trained, control, work.bench.problems),
-            findings.metric_finding(work.case.training.metrics, trained.correctness if trained else None, trainer=_trainer(work), teacher=own.teacher),
+            findings.metric_finding(work.case.training.metrics, trained.correctness if trained else None, trainer=_trainer(work), teacher=own.teacher,
+                                    clean=trained is not None and next((r for r in results if not r.wiring.leaks), None) is trained),
             *([printed] if printed else [])]
 
 
