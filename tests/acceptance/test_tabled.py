@@ -159,3 +159,8 @@ CONTEXTS = tuple({"accept_length": al, "context_length": n} for n, al in ((1000,
 def test_a_fall_beyond_the_drafts_own_range(reach, status):
     found = said(*CONTEXTS, papers=Papers(reach=reach))["acceptance.by-context"]
     assert (found.status, found.fault) == (status, "drafter.rope")
+
+
+def test_a_fall_that_begins_within_the_range_is_not_the_ranges():
+    rows = tuple({"accept_length": al, "context_length": n} for n, al in ((1000, 2.30), (2000, 1.90), (8000, 1.60)))
+    assert said(*rows, papers=Papers(reach=4096))["acceptance.by-context"].status is Status.INCONCLUSIVE
