@@ -117,8 +117,8 @@ def test_an_index_outside_says_the_range(tmp_path):
 def test_a_large_folder_is_listed_without_opening_its_files(tmp_path, monkeypatch):
     write_v1(tmp_path, 40)
     opened: list[str] = []
-    real = containers.tensors_only
-    monkeypatch.setattr(containers, "tensors_only", lambda source: (opened.append(source.name), real(source))[1])
+    real = containers.open_pt
+    monkeypatch.setattr(containers, "open_pt", lambda path: (opened.append(path.name), real(path))[1])
     info = find_dump(tmp_path)
     assert len(info.files) == 40 and len(opened) == dumps.VOTES
 
