@@ -103,9 +103,9 @@ def test_the_same_edit_is_printed_once():
 
 
 def test_the_behaviours_own_prediction_comes_before_other_words():
-    papers = finding("config.a", "fail", "wiring.layer-offset", predicted_effect="more")
+    tensor = finding("layers.served", "fail", "wiring.layer-offset", predicted_effect="more")
     walk = finding("drafter.served-wiring", "fail", "wiring.layer-offset", predicted_effect="2.0 instead of 1.1")
-    assert of(papers, walk).faults[0].predicted_effect == "2.0 instead of 1.1"
+    assert of(tensor, walk).faults[0].predicted_effect == "2.0 instead of 1.1"
 
 
 def test_the_fix_says_how_it_is_verified():
