@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from eagle_forensics.case import Capture, Case
 from eagle_forensics.evidence.captures import read_capture
+from eagle_forensics.evidence.fed import Fed
+from eagle_forensics.evidence.fed_files import write_fed
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Status
+from eagle_forensics.fingerprint import study
 from eagle_forensics.fingerprint.consistency import graph_finding, paths_finding, rows_finding
 from eagle_forensics.fingerprint.identify import identify
 from eagle_forensics.fingerprint.pairs import pair
@@ -32,6 +36,17 @@ def test_two_engines_that_round_differently_hold_the_same_states():
     pairing = pair(recording((1, 3, 5)), recording((1, 3, 5), noise=0.02))
     assert pairing.equal and pairing.n == sum(len(s) - 1 for s in IDS), "the sinks are left out"
     assert paths_finding(pairing, "layers.paths", "eager", "graph").status is Status.PASS
+
+
+@pytest.mark.parametrize("second, status", [((1, 3, 5), Status.PASS), ((2, 4, 6), Status.INCONCLUSIVE)])
+def test_two_engines_captures_of_one_prompt_are_laid_side_by_side(tmp_path, second, status):
+    held = []
+    for engine, boundaries in (("sglang", (1, 3, 5)), ("vllm", second)):
+        fed = [Fed(tuple(s.input_ids.tolist()), torch.stack([p.data for p in s.planes], 1)) for s in recording(boundaries, noise=0.01)]
+        held.append(Capture(path=write_fed(fed, tmp_path / engine, {"engine": engine}), path_kind="eager"))
+    finding, = study.engine_findings(study.Work(Case(name="a", captures=tuple(held)), None, None, None, ()))
+    assert finding.status is status and "sglang's capture and vllm's capture" in finding.statement, finding.statement
+    assert not study.engine_findings(study.Work(Case(name="a", captures=tuple(held[:1])), None, None, None, ()))
 
 
 def test_the_slots_are_paired_in_any_order():

@@ -147,7 +147,7 @@ def served(work: Work) -> list[Finding]:
         if items[-1].status is Status.INCONCLUSIVE:
             items += _against_dump(work, index, found.samples)
         items += flaw_findings(index, found.found, found.samples, work.found, trained, scattered=kind in scattered)
-    return [*items, *rank_findings(work), *path_findings(work, fed.get("eager"), fed.get("graph"))]
+    return [*items, *rank_findings(work), *path_findings(work, fed.get("eager"), fed.get("graph")), *engine_findings(work)]
 
 
 @dataclass(frozen=True)
@@ -219,6 +219,22 @@ def path_findings(work: Work, eager: Identification | None = None, graph: Identi
         return [Finding(id="layers.paths", question="Do the eager and the graph capture hold the same states for the same tokens?", notebook=NOTEBOOK, required=False,
                         status=Status.SKIPPED, statement=f"Not compared: {error}", next_step="Capture one prompt on both paths, with its token ids.")]
     return [graph_finding(pairing, eager, graph)]
+
+
+def engine_findings(work: Work) -> list[Finding]:
+    """The captures of two engines for the same tokens, slot by slot, where the case has them; needs no bank."""
+    by_engine: dict[str, tuple[Sample, ...]] = {}
+    for capture, (_, _, _, held) in zip(work.case.captures, work.captures, strict=True):
+        if not isinstance(held, EvidenceError):
+            by_engine.setdefault(capture.engine or next((s.provenance.engine for s in held if s.provenance.engine), ""), held)
+    by_engine.pop("", None)
+    found, engines = [], list(by_engine)
+    for index, name in enumerate(engines[1:]):
+        try:
+            found.append(paths_finding(pair(by_engine[engines[0]], by_engine[name]), f"layers.engines-{index}", f"{engines[0]}'s capture", f"{name}'s capture"))
+        except EvidenceError:  # other prompts: nothing to lay side by side
+            continue
+    return found
 
 
 def trained_record(work: Work) -> dict[str, Any]:
