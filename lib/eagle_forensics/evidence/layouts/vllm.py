@@ -39,7 +39,7 @@ def _scaled(states: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     scales = scales.float().reshape(-1, 1, 1)
     if not (scales.isfinite().all() and (scales > 0).all()):
         raise ValueError(f"`{SCALES}` holds values that are not positive and finite")
-    return states.float() * scales
+    return states.to(torch.float32, copy=True).mul_(scales)
 
 
 VLLM_EXTRACT = Layout("vllm_extract", "`hidden_states` [T, k, H] with `token_ids` [T], with `hidden_states_scales` [T, 1, 1] where it is float8", _is_extract, _read)
