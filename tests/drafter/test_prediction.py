@@ -129,3 +129,9 @@ def test_mask_and_map_are_checked_together(trained):
     assert study.evidence_checks(None, None, own) == []
     late = [replace(i, loss_mask=torch.roll(i.loss_mask, 3)) for i in planted(TRUTH)]
     assert study.evidence_checks(bench(late), None, own)[0].fault is None  # random prompts end in nothing common
+
+
+def test_a_map_that_leads_out_of_the_vocabulary_is_a_reason_not_a_traceback():
+    astray = SimpleNamespace(drafter=replace(MODEL, d2t=MODEL.d2t + MODEL.vocab))
+    for predicted, reason in (study.trees(astray, 2), study.temperatures(astray, None, 2, [1.0])):
+        assert predicted == () and f"outside the target's vocabulary of {MODEL.vocab}" in reason

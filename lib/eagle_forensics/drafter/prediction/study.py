@@ -64,6 +64,8 @@ def trees(bench: Workbench | None, steps: int, arguments: Mapping[str, Any] | No
     """
     if bench is None:
         return (), None
+    if why := _unsayable(bench):
+        return (), why
     asked = [(arguments or {}).get(key) for key in ("num_steps", "topk", "num_draft_tokens")]
     configured = (asked[0], asked[1], asked[2]) if all(isinstance(v, int) and v > 0 for v in asked) else None
     try:
@@ -83,6 +85,8 @@ def temperatures(bench: Workbench | None, own: OwnChoices, steps: int, values: S
         return (), None
     if not values:
         return (), "no temperature above 0 is asked for"
+    if why := _unsayable(bench):
+        return (), why
     if own.head is None or own.teacher is None or own.teacher.normed is None:
         return (), f"the target's probabilities are not known ({own.reason})"
     try:
@@ -90,6 +94,13 @@ def temperatures(bench: Workbench | None, own: OwnChoices, steps: int, values: S
         return sampled_predictions(bench.drafter, own.head, chosen, bench.trained.planes, own.teacher.plane, normed=own.teacher.normed, temperatures=values, steps=steps), None
     except ValueError as error:
         return (), str(error)
+
+
+def _unsayable(bench: Workbench) -> str | None:
+    """Why the drafter cannot be fed its own tokens: read as offsets, its d2t leads out of the vocabulary."""
+    ids = bench.drafter.target_ids()
+    outside = int(((ids < 0) | (ids >= bench.drafter.vocab)).sum())
+    return f"{outside} of {len(ids)} draft ids mean tokens outside the target's vocabulary of {bench.drafter.vocab}: d2t is no offset map" if outside else None
 
 
 def setting_record(grid: Sequence[TreePrediction], sampled: Sequence[SampledPrediction]) -> dict[str, Any]:
