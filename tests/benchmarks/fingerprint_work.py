@@ -1,4 +1,7 @@
-"""One measured piece of work: `match DUMP BANK ROWS` (rows of a sample that are compared, 0: as always) or `verdict DUMP BANK 0`; prints JSON."""
+"""One measured piece of work: `match DUMP BANK ROWS` (rows of a sample that are compared, 0: as always) or `verdict DUMP BANK 0`; prints JSON.
+
+What only a verdict needs is imported there, so that the process that compares pairs starts with no more than that takes.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,7 @@ from pathlib import Path
 from eagle_forensics.evidence.dumps import find_dump, iter_samples
 from eagle_forensics.evidence.states import read_states
 from eagle_forensics.fingerprint import rows
-from eagle_forensics.fingerprint.identify import identify
 from eagle_forensics.fingerprint.match import match
-from eagle_forensics.fingerprint.sampling import draw
 from tests.benchmarks import memory
 
 
@@ -31,6 +32,9 @@ def matched(dump: Path, bank: Path, most: int) -> dict:
 
 
 def verdict(dump: Path, bank: Path, _: int) -> dict:
+    from eagle_forensics.fingerprint.identify import identify
+    from eagle_forensics.fingerprint.sampling import draw
+
     began = time.process_time()
     info, states = find_dump(dump), read_states(bank)
     order = list(range(len(info.files)))
