@@ -107,7 +107,7 @@ class Bench:
 
     def shares(self, make: Make, rank: int = 0, ranks: int = 0) -> Figures:
         """What single ranks' shares leave open, asked at FORMS of the planes at and next to them: the right one (`rank` of `ranks`; 0: the planes are
-        whole), and every wrong one that closes as a right one would. Parts of the right share, which end the right way, are counted apart."""
+        whole), and every wrong one that closes as a right one would. Those that overlap the right share, which beats them several times, are counted apart."""
         right, wrong, parts, tried_wrong = [], [], [], 0
         for b in FORMS:
             slots = [slot for slot in (b - 1, b, b + 1) if slot in self.inner]
@@ -123,12 +123,12 @@ class Bench:
                     continue
                 tried_wrong += 1
                 if closes:
-                    inside = own and tried.ranks > ranks and tried.rank * ranks // tried.ranks == rank
-                    (parts if inside else wrong).append(float(np.median(left[settled])))
+                    overlaps = own and tried.rank * ranks < (rank + 1) * tried.ranks and rank * tried.ranks < (tried.rank + 1) * ranks
+                    (parts if overlaps else wrong).append(float(np.median(left[settled])))
         found: Figures = {"wrong shares": tried_wrong, "of these closing": len(wrong), "left open by these": span(wrong, 3) if wrong else None}
         if right:
             held = [r for r in right if r is not None]
-            found |= {"slots": len(right), "ended elsewhere": len(right) - len(held), "left open by the right share": span(held, 3), "closing parts of it": len(parts)}
+            found |= {"slots": len(right), "ended elsewhere": len(right) - len(held), "left open by the right share": span(held, 3), "closing ones that overlap it": len(parts)}
         return found
 
     def forms(self, make: Make, boundaries: Sequence[int]) -> Figures:
