@@ -163,9 +163,10 @@ def sampling_frame(work: Work) -> pd.DataFrame:
     """Per slot what the samples that were drawn say, and whether that settles it; empty without a bank."""
     if work.sources is None:
         return pd.DataFrame()
-    labels, ballots = work.sources.rows.labels, work.sources.sampling.ballots
+    labels, sampling = work.sources.rows.labels, work.sources.sampling
+    of = f"{sampling.population}" + (" that the bank holds" if sampling.population < sampling.existing else "")
     return pd.DataFrame([{"slot": b.slot, "label": labels[b.slot], "most samples say": b.leading or "no clean state", "of samples": f"{b.hits} of {len(b.votes)}",
-                          "settled": "yes" if b.settled else "no", "chance that most of the dump say otherwise": _chance(b)} for b in ballots])
+                          "settled": "yes" if b.settled else "no", f"chance that most of the {of} say otherwise": _chance(b)} for b in sampling.ballots])
 
 
 def _chance(ballot: Ballot) -> str:
