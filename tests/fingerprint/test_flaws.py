@@ -104,6 +104,14 @@ def test_planes_moved_later_by_different_numbers_against_the_rule_were_overwritt
     assert (finding.status, finding.fault) == (Status.FAIL, fault), finding.statement
 
 
+def test_a_dump_of_every_module_is_no_capture_of_what_the_drafter_reads():
+    every = [*range(LAYERS + 1)]
+    named = [f"model.layers.{b}.input_layernorm[1]" for b in every]
+    found = {labels is None: identify(samples(lambda ids: at(ids, *every), IDS, labels), bank=TinyBank(TARGET, IDS), weights=TARGET.weights(), layers=LAYERS) for labels in (None, tuple(named))}
+    status = {bare: capture_finding(0, seen, TRAINED, path_kind="eager").status for bare, seen in found.items()}
+    assert status == {True: Status.INCONCLUSIVE, False: Status.SKIPPED}
+
+
 def test_a_plane_of_zeros_names_another_fault_as_its_rival():
     finding = slot_findings(look(lambda ids: [torch.zeros_like(at(ids, 1)[0]), *at(ids, 3, 5)])[1])[0]
     assert (finding.fault, finding.competitor.fault) == ("feature.missing-stage", "wiring.plane-count")

@@ -300,10 +300,9 @@ def _trtllm(folder: Path, samples: Samples) -> None:
 def _torchspec(folder: Path, samples: Samples) -> None:
     for at in range(0, len(samples), 4):
         part = samples[at:at + 4]
-        longest = max(len(ids) for ids, _ in part)
 
-        def padded(items: list[torch.Tensor], longest: int = longest) -> torch.Tensor:
-            return torch.stack([torch.nn.functional.pad(x.T, (0, longest - len(x))).T for x in items])
+        def padded(items: list[torch.Tensor]) -> torch.Tensor:
+            return torch.nn.utils.rnn.pad_sequence(items, batch_first=True)
 
         batch = {"input_ids": padded([ids for ids, _ in part]), "attention_mask": padded([torch.ones_like(ids) for ids, _ in part]), "loss_mask": padded([_mask(ids) for ids, _ in part])[..., None],
                  "hidden_states": padded([_joined(p) for _, p in part]), "last_hidden_states": padded([p[-1] for _, p in part])}

@@ -136,14 +136,18 @@ def draw(info: DumpInfo, numbers: Iterable[int], population: int, *, bank_of: Ba
                           desk.left_out)
 
 
-def sampling_finding(sampling: Sampling, notebook: str) -> Finding:
-    """Were enough samples read? Pass: every slot settled and no sample says otherwise."""
-    status = Status.SKIPPED if not sampling.ballots else Status.PASS if sampling.settled and not sampling.odd else Status.INCONCLUSIVE
-    odd = "; ".join(f"{name}: slot {slot} {f'holds {vote}' if vote else 'is no clean state'}" for name, slot, vote in sampling.odd[:6])
-    mixed = f". Not all are alike: {'; '.join(b.text() for b in sampling.ballots if b.hits < len(b.votes))} ({odd}{', ...' if len(sampling.odd) > 6 else ''})" if odd else ""
+def sampling_finding(sampling: Sampling, notebook: str, held: Sequence[Vote] = ()) -> Finding:
+    """Were enough samples read? Pass: every slot settled and no sample says otherwise.
+
+    `held`: what every slot is, of all samples together: under the noise of quantised weights a sample that is clean by itself says the same.
+    """
+    others = [o for o in sampling.odd if o[2] is None or tuple(held[o[1]:o[1] + 1]) != (o[2],)]
+    status = Status.SKIPPED if not sampling.ballots else Status.PASS if sampling.settled and not others else Status.INCONCLUSIVE
+    odd = "; ".join(f"{name}: slot {slot} {f'holds {vote}' if vote else 'is no clean state'}" for name, slot, vote in others[:6])
+    mixed = f". Not all are alike: {'; '.join(b.text() for b in sampling.ballots if b.hits < len(b.votes))} ({odd}{', ...' if len(others) > 6 else ''})" if odd else ""
     text = (sampling.text() + mixed).rstrip(".")
     next_step = {Status.PASS: None, Status.SKIPPED: "Give the target's weights or a reference bank: only then can samples be told to agree."}.get(
-        status, "Look at the samples named here: two recordings may lie in one dump." if sampling.odd else "Raise max_samples, or record samples that can be read.")
+        status, "Look at the samples named here: two recordings may lie in one dump." if others else "Raise max_samples, or record samples that can be read.")
     return Finding(id="layers.sampling", question="Do enough samples of the dump say the same?", status=status, notebook=notebook, n=sampling.looked,
                    statement=text[0].upper() + text[1:] + ".", threshold=sampling.rate if sampling.ballots else None,
                    threshold_why="chance that the answer for any slot is not that of most samples; a rate ten times as high saves four samples" if sampling.ballots else None,

@@ -85,7 +85,7 @@ def begin(case: Case, *, layers: Mapping[str, Any] | None, max_samples: int, see
         told.append(f"{rest} more could not be read; the table above names them.")
     broken = tuple(Finding(id=f"layers.unreadable-{i}", question="Can every sample be read?", status=Status.INCONCLUSIVE, required=False, notebook=NOTEBOOK,
                            statement=text) for i, text in enumerate(told))
-    return Work(case, sources, found, layers, (*broken, sampling_finding(sources.sampling, NOTEBOOK)))
+    return Work(case, sources, found, layers, (*broken, sampling_finding(sources.sampling, NOTEBOOK, tuple(str(s.equals) if s.equals else None for s in found.slots))))
 
 
 def captured(work: Work, run_dir: Path, *, wanted: bool) -> tuple[Work, list[Finding]]:

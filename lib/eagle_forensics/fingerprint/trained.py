@@ -83,6 +83,9 @@ def capture_finding(index: int, capture: Identification, trained: Sequence[int] 
     n = max((s.match.error.n for s in capture.slots if s.match), default=None)
     common: dict[str, Any] = {"id": f"layers.capture-{index}", "notebook": NOTEBOOK, "n": n, "unit": "boundary", "observed": None if fed is None else list(fed),
                                   "expected": None if trained is None else list(trained), "question": f"Does {name} hold the boundaries the drafter was trained on?"}
+    if capture.layers and all(s.label for s in capture.slots) and set(range(1, capture.layers)) <= {s.equals.index for s in capture.slots if s.equals}:
+        return Finding(status=Status.SKIPPED, required=False, statement=f"{name} holds the residual stream of all {capture.layers} layers under the names of its modules, every one whole: sound states, "
+                       "but which of them reach the drafter it does not say.", next_step="Capture the input of the drafter's fc.", **common)
     if fed is None or trained is None:
         what = "the capture's planes are not all identified" if fed is None else "the trained boundaries are not known"
         why_not = next((s.sentence for s in capture.slots if s.equals is None), "")
