@@ -46,6 +46,15 @@ def test_a_layer_count_copied_from_the_target(tmp_path):
     assert old.fault == "load.architecture" and "only supports 1 layer" in old.statement
 
 
+def test_a_head_of_two_layers_before_the_release_that_builds_them(tmp_path):
+    two = HEAD | {k.replace("midlayer.", "layers.1."): v.clone() for k, v in HEAD.items() if k.startswith("midlayer.")}
+    old = findings(tmp_path / "old", weights=two, draft={"num_hidden_layers": 2}, version="0.5.11")
+    item = old["config.architecture"]
+    assert item.fault == "drafter.extra-layers" and "2 layers" in item.statement and item.competitor.fault == "drafter.residual" and "config.layer-count" not in old
+    new = findings(tmp_path / "new", weights=two, draft={"num_hidden_layers": 2}, version="0.5.12")
+    assert new["config.architecture"].status is Status.PASS and new["config.layer-count"].status is Status.PASS
+
+
 def test_the_count_is_suspected_without_weights(tmp_path):
     found = inspect(papers(tmp_path, draft={"num_hidden_layers": 30}))
     assert {f.id: f.status for f in loading_findings(found)}["config.layer-count"] is Status.INCONCLUSIVE

@@ -6,6 +6,7 @@ from eagle_forensics.config.inspection import Inspection
 from eagle_forensics.config.question import Question, rules, unless_assumed
 from eagle_forensics.engines.loading import ENGINES, draft_dtype, draft_quantization
 from eagle_forensics.engines.tables import table
+from eagle_forensics.engines.tensors import ONE_LAYER
 from eagle_forensics.evidence.records import Draft
 from eagle_forensics.evidence.tensors import load_array
 from eagle_forensics.finding import Evidence, Finding
@@ -36,6 +37,13 @@ def _class(found: Inspection, draft: Draft) -> Finding:
         return CLASS.needs(found, "serving.engine", "serving.version", decides="whether a drafter class of that release takes this config")
     if not answer.error:
         return CLASS.passes(f"{found.engine} takes this config (architectures: {named})", observed=named, evidence=rules(*answer.sources))
+    if _one_layer_only(found, draft):
+        return CLASS.fails(
+            "drafter.extra-layers", f"{found.engine} does not load this drafter of {draft.layers} layers: {answer.error}", observed=draft.layers, expected=1, unit="draft layers",
+            rival=("drafter.residual", f"{draft.layers} layers in the weights, 1 in the class", "the class refuses the number of layers before it computes any of them"),
+            refuted_by="the server starts with this drafter and reports accept lengths above 1.00", evidence=rules(*answer.sources),
+            remedy="A release that builds every layer of the head (SGLang from 0.5.12 for plain attention; vLLM), or a head of one layer. Not `num_hidden_layers: 1`: the engine would then drop the other layers "
+            "without a message.", predicted_effect="The server starts; nothing is known yet about the accept length.", next_step="Serve with such a release and measure.")
     mapped = sum("midlayer." in t.name or "layers.0." in t.name for t in draft.tensors.values())
     null = "target_hidden_size" in draft.config and draft.config["target_hidden_size"] is None and "target_hidden_size" in answer.error
     margin = f"{mapped} tensors of a draft layer are in the file" if draft.tensors else "the config alone decides it"
@@ -49,7 +57,15 @@ def _class(found: Inspection, draft: Draft) -> Finding:
         predicted_effect="The server starts; nothing is known yet about the accept length.", next_step="Apply the remedy and start the server once.")
 
 
+def _one_layer_only(found: Inspection, draft: Draft) -> bool:
+    """The weights hold several layers, the config says so, and the class of this release builds one."""
+    answer = found.loads
+    return answer is not None and (answer.error or "").startswith(ONE_LAYER) and draft.layers > 1 and draft.config.get("num_hidden_layers", 1) == draft.layers
+
+
 def _layer_count(found: Inspection, draft: Draft) -> list[Finding]:
+    if _one_layer_only(found, draft):
+        return []
     claimed = draft.config.get("num_hidden_layers", 1)
     copied = found.target is not None and claimed == found.target.layers and claimed != draft.layers
     common = {"observed": draft.layers, "expected": claimed, "unit": "draft layers"}

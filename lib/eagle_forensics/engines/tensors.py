@@ -26,6 +26,8 @@ _PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "use_aux_norm", "norm_output", "num_aux_hidden_states", "use_aux_hidden_state",
           "use_last_layernorm")
 
+ONE_LAYER = ("ValueError: EAGLE3 currently only supports 1 layer", "the MLA draft class builds one layer")
+"""How the errors begin of a plain and an MLA draft class that build one layer whatever the config says."""
 MOST_LAYERS = 1000
 """More than any model has; a larger count is a damaged config, and listing its parameters would take minutes."""
 NESTED_FIRST = ("norm_before_fc",)
@@ -90,7 +92,7 @@ def _sglang_params(config: Mapping[str, Any], release: str, named_layers: bool, 
     count = config.get("num_hidden_layers", 1)
     error = None
     if count != 1 and not named_layers:
-        error = f"the MLA draft class builds one layer; the config says {count}" if mla else "ValueError: EAGLE3 currently only supports 1 layer"
+        error = f"{ONE_LAYER[1]}; the config says {count}" if mla else ONE_LAYER[0]
     if "target_hidden_size" in config and config["target_hidden_size"] is None:
         error = error or "TypeError: target_hidden_size is null, so the width of fc is None * planes: remove the key"
     if not isinstance(count, int):
