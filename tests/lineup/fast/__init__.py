@@ -5,6 +5,7 @@ from tests.lineup.fast import (
     arguments,
     cost,
     doubles,
+    draft_layers,
     heads,
     layers,
     loading,
@@ -13,7 +14,8 @@ from tests.lineup.fast import (
     nccl_rest,
     runtime,
     serving,
+    tiny,
 )
 
 CASES = (
-    *arguments.CASES, *layers.CASES, *heads.CASES, *loading.CASES, *serving.CASES, *doubles.CASES, *measured.CASES, *nccl.CASES, *nccl_rest.CASES, *runtime.CASES, *cost.CASES, *answers.CASES)
+    *arguments.CASES, *layers.CASES, *heads.CASES, *draft_layers.CASES, *loading.CASES, *serving.CASES, *doubles.CASES, *measured.CASES, *nccl.CASES, *nccl_rest.CASES, *runtime.CASES, *cost.CASES, *answers.CASES, *tiny.CASES)
