@@ -68,7 +68,7 @@ DUMPS = (
     plant("served one early, the trainer's ids not known", t.SGLANG.but(ids=(1, 4, 8), trained=None), OFFSET),
     plant("embedding served", t.SGLANG.but(ids=(-1, 2, 5), trained=None), OFFSET),
     plant("Kimi class: ids of the older release", KIMI.but(trained=None), OFFSET),
-    plant("all layers joined", t.SGLANG.but(planes=t.whole(*range(12)), trained=None, fc=13), "wiring.all-layers", rival=COUNT),
+    plant("all layers joined", t.SGLANG.but(planes=t.whole(*range(12)), trained=None, fc=13), "wiring.all-layers"),
     plant("vLLM reads the other spelling", t.VLLM.but(ids=(2, 5, 9), trained=None), OFFSET),
 )
 CAPTURES = (
