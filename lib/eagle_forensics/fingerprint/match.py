@@ -77,8 +77,6 @@ class MatchTable:
     boundaries: tuple[Boundary, ...]
     errors: np.ndarray
     """`[slots, boundaries]` median per-token relative error over ordinary tokens; nan for a slot of another width."""
-    cosines: np.ndarray
-    """`[slots, boundaries]` median cosine."""
     global_errors: np.ndarray
     """`[slots, boundaries]` relative error of the whole tensor; shown because it misleads."""
     sinks: np.ndarray
@@ -109,19 +107,19 @@ def match(reference: Reference) -> MatchTable:
     sink = measure.sinks(norms)
     ordinary = [u & ~sink for u in usable]
     compared = [slot for slot in errors if ordinary[slot].any()]
-    medians, cosines, overall = (np.full((len(rows.planes), len(boundaries)), np.nan) for _ in range(3))
+    medians, overall = (np.full((len(rows.planes), len(boundaries)), np.nan) for _ in range(2))
     matches: list[SlotMatch | None] = [None] * len(rows.planes)
     tokens: list[np.ndarray | None] = [None] * len(rows.planes)
     for slot in compared:
         use = usable[slot]
         medians[slot] = np.median(errors[slot][:, ordinary[slot]], axis=1)
-        cosines[slot] = np.median(measure.token_cosines(errors[slot], own[slot], norms)[:, ordinary[slot]], axis=1)
         weights = np.square(norms[:, use], dtype=float)
         overall[slot] = np.sqrt((np.square(errors[slot][:, use], dtype=float) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-30))
         best = int(medians[slot].argmin())
         tokens[slot] = np.where(use, errors[slot][best], np.float32(np.nan))
-        matches[slot] = _judge(reference, slot, errors[slot], medians[slot], float(cosines[slot, best]), float(overall[slot, best]), ordinary[slot], sink & use)
-    return MatchTable(boundaries, medians, cosines, overall, sink, tuple(matches), tuple(tokens))
+        cosine = float(np.median(measure.token_cosines(errors[slot][best], own[slot], norms[best])[ordinary[slot]]))
+        matches[slot] = _judge(reference, slot, errors[slot], medians[slot], cosine, float(overall[slot, best]), ordinary[slot], sink & use)
+    return MatchTable(boundaries, medians, overall, sink, tuple(matches), tuple(tokens))
 
 
 def _distances(reference: Reference, own: Sequence[np.ndarray]) -> tuple[np.ndarray, dict[int, np.ndarray]]:
