@@ -5,7 +5,11 @@ import json
 import pytest
 
 from eagle_forensics.suite import runfolder
+from eagle_forensics.suite.compare import compare_runs
+from eagle_forensics.suite.report import post_mortem
 from eagle_forensics.suite.runfolder import RunFolderError, open_folder
+from eagle_forensics.suite.show_run import show_run
+from tests.suite import tiny
 
 
 def written(folder, **changes):
@@ -37,3 +41,28 @@ def test_a_folder_that_is_no_run_and_one_that_is_not_there(tmp_path):
         open_folder(tmp_path)
     with pytest.raises(RunFolderError, match="there is no such folder"):
         open_folder(tmp_path / "none")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tiny.finished(tmp_path / "r")
+
+
+def rewritten(run, **changes):
+    file = run / "findings.json"
+    merged = json.loads(file.read_text())
+    file.write_text(json.dumps(merged | {"diagnosis": merged["diagnosis"] | changes}))
+
+
+@pytest.mark.parametrize("read", [show_run, lambda run: compare_runs([run, run]), lambda run: post_mortem(open_folder(run))], ids=["show", "compare", "post-mortem"])
+@pytest.mark.parametrize(("changes", "place"), [
+    ({"story": ["One paragraph of plain text."]}, r"diagnosis\.story\.0"), ({"chain": [{"name": "launch"}]}, r"diagnosis\.chain\.0\.asks"), ({"deciders": None}, r"diagnosis\.deciders")])
+def test_a_diagnosis_of_another_build_is_no_traceback(run, read, changes, place):
+    rewritten(run, **changes)
+    with pytest.raises(RunFolderError, match=rf"findings\.json: .*another build.*\({place}.*Run the case again"):
+        read(run)
+
+
+def test_what_a_later_build_adds_is_passed_over(run):
+    rewritten(run, mood="calm", chain=[{"name": "launch", "asks": "?", "state": "holds", "because": "so", "findings": [], "colour": "green"}])
+    assert "launch" in show_run(run) and "Launch</b>" in post_mortem(open_folder(run))

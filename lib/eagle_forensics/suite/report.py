@@ -14,15 +14,14 @@ from markupsafe import Markup
 
 from eagle_forensics import faults, show
 from eagle_forensics.finding import Finding, Status
-from eagle_forensics.suite.files import read_json
 from eagle_forensics.suite.page import render
 from eagle_forensics.suite.redact import redact
 from eagle_forensics.suite.runfolder import Manifest, RunFolder, RunFolderError
 
 
 def post_mortem(folder: RunFolder) -> str:
-    """The page of a run folder. Raises RunFolderError if the run has no `findings.json` yet."""
-    merged = read_json(folder.path / "findings.json")
+    """The page of a run folder. Raises RunFolderError if the run has no `findings.json` yet, or one that cannot be read."""
+    merged = folder.merged()
     if merged is None:
         raise RunFolderError(f"{folder.path} has no findings.json: the run is not finished. Run the same case again to resume it.")
     found = [Finding.model_validate(item) for item in merged["findings"]]

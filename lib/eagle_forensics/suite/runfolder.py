@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 
 from eagle_forensics import __version__
+from eagle_forensics.diagnosis.records import Diagnosis
 from eagle_forensics.finding import NotebookFindings, Record, Verdict
 from eagle_forensics.suite.files import read_json, write_json, write_text
 from eagle_forensics.suite.redact import redact_tree
@@ -77,7 +78,7 @@ class _Merged(BaseModel):
     case: str
     notebooks: dict[str, dict[str, Any]]
     findings: list[_FindingRow]
-    diagnosis: dict[str, Any] | None
+    diagnosis: Diagnosis | None
 
 
 class RunFolder:
@@ -114,16 +115,16 @@ class RunFolder:
         return out
 
     def merged(self) -> dict[str, Any] | None:
-        """Content of `findings.json`; None if there is none. Raises RunFolderError if it is half a file or another program's."""
+        """Content of `findings.json`; None if there is none. Raises RunFolderError if it is half a file, another program's, or of a build that wrote another form."""
         file = self.path / "findings.json"
         if not file.exists():
             return None
         raw = read_json(file)
         try:
-            _Merged.model_validate(raw)
+            _Merged.model_validate(raw, extra="ignore")
         except ValidationError as error:
             first = error.errors()[0]
-            raise RunFolderError(f"{file}: damaged, or not written by this suite ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}). "
+            raise RunFolderError(f"{file}: damaged, or written by another build of this suite or by none ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}). "
                                  "Run the case again for a fresh run folder.") from None
         return raw
 
