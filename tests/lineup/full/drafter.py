@@ -6,8 +6,6 @@ off shows on 16, which is the least that a battery screens on (fewer are dearer,
 
 from __future__ import annotations
 
-import torch
-
 from tests.lineup import real as r
 from tests.lineup.outcome import case
 
@@ -23,21 +21,16 @@ SGLANG, VLLM, SHIFTED = (kind.but(metrics=LOGGED, kept=MANY) for kind in (r.SGLA
 CASES = (
     case("healthy: SGLang, measured", SGLANG.but(measured="right"), samples=MANY),
     case("healthy: vLLM top level", VLLM, samples=MANY),
-    case("healthy: dump in float32, no labels, no ids", SGLANG.but(sample=r.dtype(torch.float32), trained=None), samples=MANY),
     case("healthy: target without weights, bank only", SGLANG.but(weights=False), verdicts=("PASS", "INCONCLUSIVE"), samples=FEW),
     case("one early: vLLM with the SGLang spelling, measured", SHIFTED.but(measured="early"), OFFSET, samples=MANY),
     case("embedding first: SGLang, measured", SGLANG.but(ids=(-1, 1, 14), measured="embedding"), OFFSET, samples=FEW),
     case("dump slots permuted", SGLANG.but(sample=r.order(1, 0, 2, 3), trained=None), "wiring.plane-order", samples=MANY),
-    case("dump slots reversed", SGLANG.but(sample=r.order(2, 1, 0, 3), trained=None), "wiring.plane-order", samples=FEW),
     case("states one position late", SGLANG.but(sample=r.shifted_states), "data.hidden-shift", samples=FEW),
-    case("d2t absolute", SGLANG.but(tensors=r.absolute_map), MAP, samples=FEW),
-    case("norm_before_residual set, trained without", VLLM.but(drafter={"norm_before_residual": True}), FLAGS, samples=FEW),
     case("rates of single steps logged as chains", SGLANG.but(metrics=CHAINS), "data.metric-definition", samples=MANY),
     case("labels lie and the embedding is served", SGLANG.but(ids=(-1, 1, 14), labels=LIE, trained=None, measured="embedding"), LABELS, OFFSET, samples=FEW),
     case("one early and d2t absolute", SHIFTED.but(tensors=r.absolute_map), OFFSET, MAP, samples=FEW),
     case("one early and norm_before_residual set", SHIFTED.but(drafter={"norm_before_residual": True}), OFFSET, FLAGS, samples=FEW),
     case("abstain: bank and target of other weights", SGLANG.but(target=r.other_weights, bank=False), verdicts=UNDECIDED, samples=FEW),
-    case("abstain: five planes for an fc of three", SGLANG.but(sample=r.embedded(None, 0, 1, 2, 3), trained=None), verdicts=UNDECIDED, samples=FEW),
     case("abstain: logged 74.7 %, which nothing reproduces", SGLANG.but(metrics={"full_acc_0": 0.747}), verdicts=UNDECIDED, samples=MANY),
     case("abstain: one sample", r.SGLANG.but(kept=1), verdicts=("PASS", "INCONCLUSIVE"), samples=1),
     case("abstain: no target weights, no bank", SGLANG.but(weights=False, bank=False, trained=None), verdicts=("INCONCLUSIVE", "ERROR"), samples=FEW),
