@@ -2,12 +2,12 @@
 
 import pytest
 
-from eagle_forensics.diagnosis.rules import rules, slugs
+from eagle_forensics.diagnosis.rules import by_rule, rules, slugs
 from tests.diagnosis.builders import LOSS, OFFSET, finding, met, of, prediction, told
 
 
 def sample(id):
-    return id.replace("-*", "-0").replace(".*", ".a")
+    return id.replace("-*", "-0").replace(".*", ".a").replace("[0-9]", "0")
 
 
 @pytest.mark.parametrize("rule", rules().contradictions, ids=lambda r: r.name)
@@ -48,7 +48,7 @@ def test_a_pass_excludes_its_faults_a_paper_only_on_paper(rule):
     mine = set(rule.faults) & set(before.remains)
     gone = {e.text for e in after.excluded} | set(after.on_paper)
     assert mine == gone and not mine & set(after.remains)
-    on_paper = rule.finding.startswith("config.")
+    on_paper = by_rule(rule.finding)
     assert set(after.on_paper) == (mine if on_paper else set())
     assert all(e.findings == (passed.id,) for e in after.excluded)
 
@@ -67,6 +67,25 @@ def test_two_by_two_of_offline_and_live(offline, measured, status, cell):
     left = of(finding("drafter.metric", offline), met(measured, status=status), prediction=prediction()).elimination
     assert left.cell == cell and left.says == rules().cells[cell].says
     assert bool(left.remains) == (cell == "good_low")
+
+
+def test_a_dump_against_the_engines_rules_excludes_no_damage_of_what_is_fed():
+    by_rules, seen = offline_fine_live_low(finding("layers.served")), offline_fine_live_low(finding("layers.capture-0"))
+    assert "feature.aliased-buffer" in by_rules.remains and "wiring.layer-offset" in by_rules.on_paper, "nobody saw the server"
+    assert {"feature.aliased-buffer", "wiring.layer-offset"} <= {c.text for c in seen.excluded}
+    assert "feature.aliased-buffer" in offline_fine_live_low(finding("layers.capture-0-rows")).remains, "another question about the same capture"
+
+
+def test_a_log_that_counts_otherwise_is_no_poor_drafter():
+    wrong_log = finding("drafter.metric", "fail", "data.metric-definition")
+    assert of(wrong_log, met(1.1, status="inconclusive"), prediction=prediction()).elimination is None
+    assert of(wrong_log, finding("drafter.accuracy"), met(1.1, status="inconclusive"), prediction=prediction()).elimination.cell == "good_low"
+
+
+def test_a_loss_whose_explanation_is_not_known_leaves_the_others_open():
+    record = prediction(2.0, 1.1) | {"trees": {"3,4,16": {"value": 2.6, "low": 2.5, "high": 2.7}}}
+    result = of(OFFSET, finding("drafter.metric"), met(1.3, trained=2.6), prediction=record)
+    assert result.effect.unexplained is None and "runtime.stale-draft-cache" in result.elimination.remains
 
 
 def test_without_both_sides_nothing_is_eliminated():

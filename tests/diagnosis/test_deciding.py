@@ -98,6 +98,12 @@ def test_the_rule_for_a_pair_before_the_catalogues_rival_before_any():
     assert rule_for("nccl.algorithm", None).suspicion == "nccl.*" and rule_for("args.refused", None) is None
 
 
+def test_an_observation_is_printed_for_the_pair_that_it_decides():
+    openly = finding("config.served-boundaries", "fail", "wiring.layer-offset", rival=("a patched engine", "not rejected here"))
+    one = of(openly).deciders[0]
+    assert (one.rival, one.command.split()[1]) == ("feature.partial-sum", "capture"), "no row decides against a patched engine"
+
+
 def test_places_of_the_case_are_filled_in_and_quoted(tmp_path):
     case = Case.model_validate({"name": "a", "serving": {"url": "http://127.0.0.1:30000"}, "training": {"dump": {"path": "my dump"}}})
     openly = finding("layers.capture-0", "fail", "wiring.layer-offset", rival=("feature.partial-sum", "not rejected: one rank"))

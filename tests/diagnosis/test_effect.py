@@ -23,6 +23,12 @@ def test_speed_after_the_fix_is_accept_length_over_the_time_of_a_round(base, win
     assert words in result.story[0].text and "acceptance.ceiling" in gain.findings
 
 
+def test_a_run_without_an_interval_gives_no_speed():
+    runs = [timed() | {"accept_length": {"value": 1.1, "low": None, "high": None}}]
+    assert of(OFFSET, met(1.1), prediction=prediction(), acceptance={"runs": runs}).effect.tokens_per_second_after is None
+    assert "A round takes" not in of(finding("acceptance.ceiling", "fail", "cost.cannot-win"), acceptance={"runs": runs}).story[0].text
+
+
 def test_a_run_whose_baseline_is_another_gives_no_speed():
     assert of(OFFSET, met(1.1), prediction=prediction(), acceptance={"runs": [timed(comparable=False)]}).effect.tokens_per_second_after is None
     assert of(OFFSET, met(1.1), prediction=prediction(), acceptance={"runs": [timed(measured=1.3)]}).effect.tokens_per_second_after is None, "another run's accept length"

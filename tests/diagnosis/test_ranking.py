@@ -1,5 +1,8 @@
 """Order of the faults: tensors before claims, gates and causes first, independent lines add up."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from eagle_forensics.diagnosis.rules import link_of, question, rules, slugs, weight, words
@@ -63,7 +66,15 @@ def test_every_fault_has_a_link_and_a_plain_sentence():
 
 def test_every_rule_has_its_source():
     table = rules()
-    assert all(row.source for group in (table.lines.values(), table.relations, table.gates, table.contradictions, table.without, table.deciders) for row in group)
+    assert all(row.source for group in (table.lines.values(), table.links, table.relations, table.gates, table.contradictions, table.cells.values(), table.clears, table.without, table.deciders) for row in group)
+
+
+def test_every_row_of_the_battery_and_step_of_the_incident_that_is_cited_exists():
+    page, table = (Path(__file__).parents[2] / "docs" / "battery.md").read_text(encoding="utf-8"), rules()
+    cited = " ".join(r.source for g in (table.links, table.relations, table.gates, table.contradictions, table.cells.values(), table.clears, table.deciders) for r in g)
+    assert set(re.findall(r"T\d\d", cited)) <= set(re.findall(r"^\| (T\d\d) \|", page, re.MULTILINE))
+    assert {*re.findall(r"\b\d\b", " ".join(re.findall(r"the incident, steps? [\d, and]+", cited)))} <= set(re.findall(r"^\| (\d) \|", page, re.MULTILINE))
+    assert set(re.findall(r"`(\w+\.[a-z0-9-]+)`", page)) <= set(catalogue())
 
 
 def test_weights_put_numbers_over_labels():

@@ -59,7 +59,8 @@ def test_a_link_that_holds_by_papers_alone_says_so():
         return next(link for link in of(*f).chain if link.name == "states fed")
 
     assert fed(finding("config.served-boundaries")).because == "on paper only"
-    assert fed(finding("config.served-boundaries"), finding("layers.served")).because == "by the tensors, the papers"
+    assert fed(finding("config.served-boundaries"), finding("layers.served")).because == "by the tensors, the papers, if the server follows its release's rules"
+    assert fed(finding("layers.served"), finding("layers.capture-0")).because == "by the tensors"
 
 
 def test_the_first_paragraph_has_no_jargon_and_the_numbers():
@@ -69,6 +70,11 @@ def test_the_first_paragraph_has_no_jargon_and_the_numbers():
     assert "set `eagle_config.eagle_aux_hidden_state_layer_ids` to [1, 14, 26] in `drafter/config.json`" in text
     assert "The tensors, the drafter's behaviour and the measurement say so independently of each other." in text
     assert set(result.story[0].findings) == {"layers.served", "drafter.served-wiring", "acceptance.prediction"}
+
+
+def test_lines_that_share_the_engines_rules_are_not_called_independent():
+    assert "they all take from the engine's rules" in of(OFFSET, LOSS).story[0].text
+    assert "independently of each other" in of(OFFSET, LOSS, finding("layers.capture-0", "fail", "wiring.layer-offset")).story[0].text
 
 
 def test_one_line_of_evidence_is_admitted():

@@ -53,7 +53,7 @@ def test_graph_fallback_with_its_saving_in_a_case(tmp_path):
     assert study.all_reduce_us(work, off) == 48.21 and "26.40 ms plus 1.051 ms" in found["nccl.cost"].statement and "5.93 ms" in found["nccl.cost"].statement
     fits = study.fits(work, off)
     assert [(round(c.alpha_us.value, 1), round(c.bandwidth.value, 1)) for c in fits.values()] == [(46.6, 26.8), (24.0, 19.3)]
-    assert "custom" in found["nccl.path"].statement and frames.traces_frame(work.traces) is not None
+    assert "custom" in found["nccl.carriers"].statement and frames.traces_frame(work.traces) is not None
 
 
 def test_nothing_is_to_be_set_before_it_is_proven(tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from eagle_forensics.diagnosis.effect import MEASURED
 from eagle_forensics.diagnosis.records import Effect, Link, State
-from eagle_forensics.diagnosis.rules import LinkRule, link_of, matches, question, rules, words
+from eagle_forensics.diagnosis.rules import LinkRule, by_rule, link_of, matches, question, rules, words
 from eagle_forensics.finding import Finding, Status
 
 
@@ -29,7 +29,8 @@ def _link(rule: LinkRule, findings: Sequence[Finding]) -> Link:
         return _as(rule, State.UNDECIDED, "the evidence does not decide", open_)
     if passed:
         by = sorted({question(f) for f in passed}, key=lambda q: -rules().lines[q].weight)
-        return _as(rule, State.HOLDS, "on paper only" if by == ["config"] else f"by {', '.join(map(words, by))}", passed)
+        unseen = ", if the server follows its release's rules" if all(by_rule(f.id) for f in passed) else ""
+        return _as(rule, State.HOLDS, "on paper only" if by == ["config"] else f"by {', '.join(map(words, by))}{unseen}", passed)
     return _as(rule, State.NOT_EXAMINED, f"it takes {rule.missing}", [f for f in own if f.status is Status.SKIPPED])
 
 

@@ -1,7 +1,7 @@
 """Which findings contradict each other, which side holds, and what is left where offline and live disagree?
 
 Elimination: a fault that could explain good offline, low live falls out where a tensor or a behaviour excludes it, or an argument makes it
-impossible. What only the papers exclude is kept apart: the server may not do what its papers say.
+impossible. What only papers and the engine's rules exclude is kept apart: the server may not do what they say.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from eagle_forensics.diagnosis.effect import measured, shortfall
 from eagle_forensics.diagnosis.records import Conclusion, Contradiction, Elimination
-from eagle_forensics.diagnosis.rules import ContradictionRule, matches, question, rules, slugs
+from eagle_forensics.diagnosis.rules import ContradictionRule, by_rule, matches, rules, slugs
 from eagle_forensics.finding import Finding, Status
 
-OFFLINE = {"drafter.metric": Status.PASS, "drafter.accuracy": Status.PASS}
-"""Findings whose pass means that the drafter is good on recorded states; the first one evaluated counts."""
+OFFLINE = ("drafter.metric", "drafter.accuracy")
+"""Findings whose pass means that the drafter is good on recorded states; the first one that passes or is undecided counts. A fail is one of the log, not of the drafter."""
 
 
 def contradictions(findings: Sequence[Finding]) -> tuple[Contradiction, ...]:
@@ -25,7 +25,7 @@ def contradictions(findings: Sequence[Finding]) -> tuple[Contradiction, ...]:
 
 def elimination(findings: Sequence[Finding], records: Mapping[str, Any], named: Sequence[str] = ()) -> Elimination | None:
     """Offline against live and what remains of the explanations; None unless both were evaluated. `named`: faults that are proven already."""
-    offline = next((f for i in OFFLINE for f in findings if f.id == i and f.status in (Status.PASS, Status.FAIL, Status.INCONCLUSIVE)), None)
+    offline = next((f for i in OFFLINE for f in findings if f.id == i and f.status in (Status.PASS, Status.INCONCLUSIVE)), None)
     live = measured(findings)
     if offline is None or live is None:
         return None
@@ -39,7 +39,7 @@ def elimination(findings: Sequence[Finding], records: Mapping[str, Any], named: 
         by = excluded_by(slug, findings, records)
         if by is None:
             remains.append(slug)
-        elif by.findings and all(question(i) == "config" for i in by.findings):
+        elif by.findings and all(map(by_rule, by.findings)):
             on_paper.append(slug)
         else:
             excluded.append(Conclusion(text=slug if by.findings else f"{slug}: {by.text}", findings=by.findings))
@@ -47,10 +47,10 @@ def elimination(findings: Sequence[Finding], records: Mapping[str, Any], named: 
 
 
 def excluded_by(slug: str, findings: Sequence[Finding], records: Mapping[str, Any]) -> Conclusion | None:
-    """What excludes a fault: passed findings (strongest kind alone), or a launch argument; None where nothing does."""
+    """What excludes a fault: passed findings (those that saw the server, before those of its rules), or a launch argument; None where nothing does."""
     arguments = records.get("arguments") or {}
     passed = [f.id for f in findings if f.status is Status.PASS and any(matches(f.id, [c.finding]) and slug in c.faults for c in rules().clears)]
-    strong = [i for i in passed if question(i) != "config"]
+    strong = [i for i in passed if not by_rule(i)]
     if strong:
         return Conclusion(text="", findings=tuple(strong))
     ruled_out = next((w for w in rules().without if slug in w.faults and w.argument in arguments and arguments[w.argument] == w.value), None)

@@ -67,7 +67,7 @@ def rule_for(suspicion: str, rival: str | None) -> DecideRule | None:
 
 
 def _decider(rule: DecideRule, suspicion: str, rival: str | None, ids: Sequence[str], places: Mapping[str, str], engine: str | None) -> Decider:
-    against = rival or (rule.rival if rule.rival != "*" else catalogue()[suspicion].rival)
+    against = rule.rival if rule.rival != "*" else rival or catalogue()[suspicion].rival
     restart = rule.restart.get(engine or "") or " or ".join(f"{words} ({name})" for name, words in rule.restart.items())
     return Decider(suspicion=suspicion, rival=against, observation=rule.observation, restart=restart, command=rule.command.format_map(places), source=rule.source, findings=tuple(ids))
 

@@ -101,10 +101,9 @@ def _timed(now: Figure, steps: int | None, records: Mapping[str, Any]) -> Mappin
 
 
 def _speed(run: Mapping[str, Any] | None, after: Figure) -> dict[str, Any]:
-    cycle, base = (figure((run or {}).get(k)) for k in ("cycle_ms_interval", "baseline_tokens_per_second"))
-    if run is None or cycle is None or base is None:
+    cycle, base, now = (figure((run or {}).get(k)) for k in ("cycle_ms_interval", "baseline_tokens_per_second", "accept_length"))
+    if cycle is None or base is None or now is None:
         return {}
-    now = figure(run["accept_length"])
     speed = _over(after, cycle)
     return {"tokens_per_second_now": Figure(value=1e3 * now.value / cycle.value), "tokens_per_second_after": speed, "baseline_tokens_per_second": base,
             "break_even": Figure(value=cycle.value * base.value / 1e3, low=cycle.low * base.low / 1e3, high=cycle.high * base.high / 1e3),

@@ -23,8 +23,8 @@ def diagnose(findings: Sequence[Finding], records: Mapping[str, Any], case: Case
     suspected = deciding.suspicions(findings, found)
     against = contradictions.contradictions(findings)
     left = contradictions.elimination(findings, records, [f.slug for f in found])
-    if left is not None and gain is not None and (gain.unexplained is None or gain.unexplained.low is None or gain.unexplained.low <= 0):
-        left = left.model_copy(update={"remains": (), "on_paper": (), "excluded": ()})  # the proven fault explains the loss: nothing is left to look for
+    if left is not None and gain is not None and gain.explained:
+        left = left.model_copy(update={"remains": (), "on_paper": (), "excluded": ()})
     open_ = deciding.deciders(found, suspected, left, findings, case, records)
     return Diagnosis(
         verdict=outcome, headline=telling.headline(outcome, faults, findings, missing),

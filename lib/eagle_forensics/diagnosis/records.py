@@ -50,6 +50,11 @@ class Effect(Record):
     """Whether speculation then beats the baseline; None where the intervals do not decide, or nothing was timed."""
     findings: tuple[str, ...]
 
+    @property
+    def explained(self) -> bool:
+        """Whether the served states explain the whole measured loss within the uncertainty: then nothing else is left to look for. False where that is not known."""
+        return self.unexplained is not None and self.unexplained.low is not None and self.unexplained.low <= 0
+
 
 class State(StrEnum):
     """State of one link. `undecided`: looked at, but the data do not decide."""
@@ -120,7 +125,7 @@ class Elimination(Record):
     remains: tuple[str, ...] = ()
     """Faults that nothing excludes."""
     on_paper: tuple[str, ...] = ()
-    """Faults that only the papers exclude: possible if the server does not do what its papers say."""
+    """Faults that only papers and the engine's rules exclude: possible if the server does not do what they say."""
     excluded: tuple[Conclusion, ...] = ()
     """Faults that a tensor, a behaviour or an argument excludes, each with the finding."""
 

@@ -37,6 +37,7 @@ class LinkRule:
     decides: tuple[str, ...]
     says: tuple[str, ...]
     missing: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Cell:
     """Offline x live: what both together say, and which faults remain."""
 
     says: str
+    source: str
     remains: tuple[str, ...] = ()
 
 
@@ -90,6 +92,7 @@ class Clears:
 
     finding: str
     faults: tuple[str, ...]
+    source: str
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ class DecideRule:
 class Rules:
     """All tables."""
 
+    by_rule: tuple[str, ...]
+    """Findings that say of the server what papers and the engine's rules say of it."""
     lines: Mapping[str, Line]
     links: tuple[LinkRule, ...]
     relations: tuple[Relation, ...]
@@ -139,9 +144,9 @@ def rules() -> Rules:
     table, decide, plain = (_read(name) for name in ("rules.toml", "decide.toml", "plain.toml"))
     without = [Without(r["argument"], r["is"], tuple(r["faults"]), r["source"]) for r in table["without"]]
     found = Rules(
-        lines={r["question"]: Line(**r) for r in table["line"]}, links=_rows(LinkRule, table["link"]), relations=_rows(Relation, table["relation"]),
+        by_rule=tuple(table["by_rule"]["findings"]), lines={r["question"]: Line(**r) for r in table["line"]}, links=_rows(LinkRule, table["link"]), relations=_rows(Relation, table["relation"]),
         gates=_rows(Gate, table["gate"]), contradictions=_rows(ContradictionRule, table["contradiction"]),
-        cells={name: Cell(r["says"], tuple(r.get("remains", ()))) for name, r in table["cell"].items()},
+        cells={name: Cell(r["says"], r["source"], tuple(r.get("remains", ()))) for name, r in table["cell"].items()},
         clears=_rows(Clears, table["clears"]), without=tuple(without), hazards=tuple(table["hazard"]["findings"]),
         deciders=tuple(DecideRule(**{**r, "restart": decide["restart"][r["restart"]] if "restart" in r else {}}) for r in decide["decide"]), plain=plain)
     _known(found)
@@ -156,6 +161,11 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 def question(item: Finding | str) -> str:
     """`layers` of `layers.slot-0`."""
     return (item if isinstance(item, str) else item.id).split(".", 1)[0]
+
+
+def by_rule(id: str) -> bool:
+    """Whether a finding says of the server only what papers and the engine's rules say of it."""
+    return matches(id, rules().by_rule)
 
 
 def weight(questions: Iterable[str]) -> int:

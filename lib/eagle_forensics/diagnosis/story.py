@@ -16,7 +16,7 @@ from eagle_forensics.diagnosis.records import (
     Suspicion,
 )
 from eagle_forensics.diagnosis.remaining import unexplained
-from eagle_forensics.diagnosis.rules import question, weight
+from eagle_forensics.diagnosis.rules import by_rule, question, weight
 from eagle_forensics.finding import Edit, Finding, Status, Verdict
 
 
@@ -28,7 +28,8 @@ def headline(outcome: Verdict, faults: Sequence[DiagnosedFault], findings: Seque
         return f"No verdict: {missing} notebook(s) did not finish." if missing else "No verdict: a check ended in an error."
     if outcome is Verdict.INCONCLUSIVE:
         return "Not enough evidence for a verdict."
-    return f"No fault found: {sum(f.status is Status.PASS for f in findings)} checks pass."
+    passed = sum(f.status is Status.PASS for f in findings)
+    return f"No fault found: {passed} check{'s pass' if passed != 1 else ' passes'}."
 
 
 def story(outcome: Verdict, faults: Sequence[DiagnosedFault], suspected: Sequence[Suspicion], gain: Effect | None, against: Sequence[Contradiction],
@@ -82,12 +83,19 @@ def _opening(faults: Sequence[DiagnosedFault], gain: Effect | None, records: Map
         parts.append(numbers or f"{capital(first.statement)}.")
         parts += [f"What to do: {inner(first.remedy)}."] if first.remedy else []
         parts += [f"Predicted: {first.predicted_effect.rstrip('.')}."] if first.predicted_effect else []
-    agree = [line.text for line in first.lines]
-    parts.append(f"{capital(listed(agree))} {'say' if len(agree) > 1 or agree[0].endswith('s') else 'says'} so"
-                 + (" independently of each other." if len(agree) > 1 else "; a second, independent line of evidence is missing."))
+    parts.append(_sure(first))
     if len(faults) > 1:
         parts.append(f"It is not the only fault: {len(faults) - 1} more {'was' if len(faults) == 2 else 'were'} found.")
     return Conclusion(text=" ".join(parts), findings=tuple(dict.fromkeys((*first.findings, *(gain.findings if about_first else ())))))
+
+
+def _sure(first: DiagnosedFault) -> str:
+    """Which lines of evidence agree, and what they share: the engine's rules, where none of them saw the server."""
+    agree = [line.text for line in first.lines]
+    who = f"{capital(listed(agree))} {'say' if len(agree) > 1 or agree[0].endswith('s') else 'says'} so"
+    if len(agree) == 1:
+        return f"{who}; a second, independent line of evidence is missing."
+    return f"{who}; what the server does they all take from the engine's rules." if all(map(by_rule, first.findings)) else f"{who} independently of each other."
 
 
 def _cost(gain: Effect) -> str:
@@ -107,7 +115,7 @@ def _gain(gain: Effect) -> str:
 
 def _ceiling(records: Mapping[str, Any]) -> str | None:
     """Cost and ceiling of the run that can win least, in plain numbers; None without a record of it."""
-    runs = [r for r in (records.get("acceptance") or {}).get("runs") or () if r.get("ceiling") and r.get("comparable") and figure(r.get("baseline_tokens_per_second"))]
+    runs = [r for r in (records.get("acceptance") or {}).get("runs") or () if r.get("ceiling") and r.get("comparable") and figure(r.get("baseline_tokens_per_second")) and figure(r.get("accept_length"))]
     if not runs:
         return None
     worst = max(runs, key=lambda r: r["break_even"] / r["ceiling"])
@@ -185,7 +193,7 @@ def _no_fault(outcome: Verdict, suspected: Sequence[Suspicion], findings: Sequen
 
 def _eliminated(left: Elimination) -> Conclusion:
     out = f" {len(left.excluded)} explanations are excluded." if left.excluded else ""
-    paper = f" Only the papers speak against {listed([f'`{s}`' for s in left.on_paper])}." if left.on_paper else ""
+    paper = f" Only papers and the engine's rules speak against {listed([f'`{s}`' for s in left.on_paper])}." if left.on_paper else ""
     return Conclusion(text=f"{left.says} What remains: {listed([f'`{s}`' for s in left.remains])}.{paper}{out}", findings=left.findings)
 
 

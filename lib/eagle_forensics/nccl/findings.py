@@ -58,6 +58,7 @@ def path(tp: int | None, device: str | None = None, link: str | None = None, tra
                        next_step="Give the launch line (--tp) in the case.")
     seen = ways(traces)
     if seen:
+        common |= {"id": "nccl.carriers", "question": "What carries the all-reduces?"}
         text = ", ".join(f"{n} by {way}" for way, n in sorted(seen.items(), key=lambda x: -x[1]))
         return Finding(**common, status=Status.PASS, observed=seen, n=sum(seen.values()), required=False,
                        evidence=tuple(Evidence(note=f"{t.format}, {len(t.of())} all-reduces", path=str(t.path)) for t in traces),
