@@ -56,3 +56,8 @@ def test_the_engines_own_line(tmp_path, target, draft, status):
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16", "fp8_e5m2"])
 def test_a_cache_without_scales_is_no_question(tmp_path, dtype):
     assert found(tmp_path, launch=f"{GOOD_LAUNCH} --kv-cache-dtype {dtype}") is None
+
+
+@pytest.mark.parametrize(("dtype", "asked"), [("bfloat16", False), ("fp8_e5m2", False), ("auto", True), ("fp8_e4m3", True)])
+def test_a_promise_is_no_question_where_the_launch_line_asks_for_a_cache_without_scales(tmp_path, dtype, asked):
+    assert (found(tmp_path, target=LLAMA_TARGET | FP8, target_weights=PLAIN, launch=f"{GOOD_LAUNCH} --kv-cache-dtype {dtype}") is not None) is asked

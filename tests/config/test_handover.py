@@ -40,6 +40,15 @@ def test_a_class_that_hands_nothing_on_is_refused_from_0_30(tmp_path):
     assert other.status is Status.INCONCLUSIVE and other.required
 
 
+def test_a_target_that_names_no_class_is_not_said_to_be_refused(tmp_path):
+    item = found(tmp_path, target={k: v for k, v in LLAMA_TARGET.items() if k != "architectures"}, version="0.32.0", launch=f"--model t --pipeline-parallel-size 2 {SPEC}", **VLLM)["config.pipeline"]
+    assert item.status is Status.INCONCLUSIVE and item.fault == "feature.missing-stage"
+
+
+def test_a_split_by_hand_is_not_guessed(tmp_path):
+    assert found(tmp_path, version="0.28.0", launch=f"--model t --pipeline-parallel-size 2 {SPEC}", env={"VLLM_PP_LAYER_PARTITION": "2,28"}, **VLLM) == {}
+
+
 def test_states_of_the_last_stage_alone_are_not_lost(tmp_path):
     item = found(tmp_path, version="0.28.0", launch=f"--model t --pipeline-parallel-size 2 {SPEC}", **VLLM | {"ids": [20, 24, 27]})["config.pipeline"]
     assert item.status is not Status.FAIL

@@ -78,6 +78,11 @@ def test_latent_attention_is_measured_by_its_ranks(tmp_path):
     assert findings(tmp_path / "bad", builders.mla_head(), draft=mla | {"v_head_dim": 4})["config.head-dims"].fault == "load.tensor-inventory"
 
 
+def test_a_bias_that_vllm_has_no_place_for_is_asked_about(tmp_path):
+    item = findings(tmp_path, HEAD | {"fc.bias": torch.ones(builders.H).bfloat16()}, engine="vllm", version="0.33.0", launch=None)["config.fc-bias"]
+    assert (item.status, item.fault, item.required) == (Status.INCONCLUSIVE, "drafter.bias", True), "a pass would hide it"
+
+
 @pytest.mark.parametrize(("bias", "config", "status"), [
     (torch.ones(builders.H), {}, Status.FAIL), (torch.ones(builders.H), {"bias": True}, Status.PASS), (torch.zeros(builders.H), {}, Status.PASS)])
 def test_a_bias_without_its_flag(tmp_path, bias, config, status):

@@ -13,6 +13,8 @@ from eagle_forensics.finding import Evidence, Finding
 
 SCALES = Question("config.kv-scales", "Do the scales of the quantized KV cache reach it?")
 _SCALE = re.compile(r"(^|[._])(k|v|kv)_scale$|\.(k|v)_proj\.output_scale$")
+_SCALED = re.compile(r"fp8(?!_e5m2)|int8|nvfp4|fp4")
+"""Formats of a cache that take scales; e5m2 has the range of float16 and takes none."""
 _RULE = ("vllm 0.32.0 model_executor/layers/quantization/kv_cache.py process_weights_after_loading: no k_scale and v_scale in the checkpoint means 1.0",
          "sglang 0.5.23 layers/quantization/kv_cache.py; compressed-tensors kv_cache_scheme, ModelOpt kv_cache_quant_algo")
 
@@ -27,10 +29,10 @@ class _Side:
 
 
 def scale_findings(found: Inspection) -> list[Finding]:
-    """One finding where the KV cache is quantized by the launch line or by a checkpoint; none else."""
+    """One finding where the KV cache is quantized by the launch line or by a checkpoint; none where the launch line asks for another format, which holds no scales."""
     sides = _sides(found)
     asked = _asked(found)
-    if asked is None and not any(side.promises for side in sides):
+    if not (_SCALED.match(asked) if asked else any(side.promises for side in sides)):
         return []
     said = found.log_lines("scales")
     common = {"unit": "tensors that hold a scale", "evidence": (*rules(*_RULE), *(Evidence(note=line) for line in said))}
@@ -43,13 +45,13 @@ def scale_findings(found: Inspection) -> list[Finding]:
             expected="k_scale and v_scale of every layer",
             rival=("feature.rotated-basis", f"0 scales among {lost.tensors} tensors", "a rotation leaves the scales in the file; here the export lost them"),
             refuted_by="a file of this checkpoint that holds k_scale and v_scale, or the same accept length with an unquantized KV cache",
-            remedy="Export the checkpoint with its scales; until then --kv-cache-dtype auto (or bfloat16).", predicted_effect="Keys and values keep the range they were calibrated for.",
+            remedy="Export the checkpoint with its scales; until then --kv-cache-dtype bfloat16 (auto follows the checkpoint's promise).", predicted_effect="Keys and values keep the range they were calibrated for.",
             next_step="Measure once with an unquantized KV cache (notebook 04): equal accept lengths clear it.")]
     if said and sides and all(side.scales for side in sides):
         return [SCALES.fails(
             "load.kv-scales", f"{words} and both checkpoints hold scales, but the engine says: {said[0]}", **counts, **common, expected="the scales of the checkpoints",
             rival=("feature.rotated-basis", "the engine's own line", "the log names the scale that is used; no rotation is involved"),
-            refuted_by="a later line of the log that names the scales as loaded", remedy="Name the tensors as this release expects them, or --kv-cache-dtype auto.",
+            refuted_by="a later line of the log that names the scales as loaded", remedy="Name the tensors as this release expects them, or --kv-cache-dtype bfloat16.",
             predicted_effect="Keys and values keep the range they were calibrated for.", next_step="Measure once with an unquantized KV cache (notebook 04).")]
     if said and any(side.scales for side in sides):
         without = next(side.who for side in sides if not side.scales)
@@ -62,9 +64,9 @@ def scale_findings(found: Inspection) -> list[Finding]:
 
 
 def _asked(found: Inspection) -> str | None:
-    """The quantized format of --kv-cache-dtype; None for auto and for plain floats."""
-    value = str(found.arguments.raw.get("kv_cache_dtype") or "") if found.arguments else ""
-    return value if re.match(r"fp8|int8|nvfp4|fp4", value) and "e5m2" not in value else None
+    """The format of --kv-cache-dtype; None for auto, which is the checkpoint's."""
+    value = str(found.arguments.raw.get("kv_cache_dtype") or "auto") if found.arguments else "auto"
+    return None if value == "auto" else value
 
 
 def _sides(found: Inspection) -> list[_Side]:

@@ -12,6 +12,8 @@ from eagle_forensics.finding import Finding
 
 STAGES = Question("config.pipeline", "Do the captured states of all pipeline stages reach the drafter?")
 ATTENTION = Question("config.dp-attention", "Is the drafter fed the same under data-parallel attention?")
+SPLIT = "VLLM_PP_LAYER_PARTITION"
+"""vLLM's layers of each stage, set by hand."""
 IMAGES = Question("config.images", "Does the drafter see what the target sees of an image?")
 
 
@@ -27,8 +29,12 @@ def handover_findings(found: Inspection) -> list[Finding]:
 def _lost(found: Inspection, mode: str, settings: dict[str, Any]) -> Lost | None:
     serving, runner = found.case.serving, found.served.runner if found.served else None
     if mode == "pipeline" and serving.engine == "vllm":
-        runner = "v1" if "VLLM_USE_V2_MODEL_RUNNER" not in {**found.env, **(found.launch.env if found.launch else {})} else runner  # V2 steps back under pipeline parallelism
+        runner = "v1" if "VLLM_USE_V2_MODEL_RUNNER" not in _environment(found) else runner  # V2 steps back under pipeline parallelism
     return lost(serving.engine, serving.version, mode, architecture=_architecture(found), settings=settings, runner=runner)
+
+
+def _environment(found: Inspection) -> dict[str, str]:
+    return {**found.env, **(found.launch.env if found.launch else {})}
 
 
 def _architecture(found: Inspection) -> str | None:
@@ -36,10 +42,11 @@ def _architecture(found: Inspection) -> str | None:
 
 
 def _stages(found: Inspection, settings: dict[str, Any]) -> list[Finding]:
-    """Of a pipeline of P stages the drafter runs on the last; the states of L - ceil(L / P) - 1 layers at least are captured elsewhere."""
+    """Of a pipeline of P stages the drafter runs on the last, whose layers begin at L - L // P; one layer is left open, for releases that split unevenly. Silent where the
+    split was set by hand."""
     stages, target = settings.get("pipeline_parallel_size"), found.target
     eager = found.served.boundaries.get("eager") if found.served else None
-    if found.case.serving.engine != "vllm" or not isinstance(stages, int) or stages < 2 or target is None or eager is None:
+    if found.case.serving.engine != "vllm" or not isinstance(stages, int) or stages < 2 or target is None or eager is None or SPLIT in _environment(found):
         return []
     gone = _lost(found, "pipeline", settings)
     first = target.layers - target.layers // stages - 1

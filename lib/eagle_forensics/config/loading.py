@@ -133,10 +133,13 @@ def _bias(found: Inspection, draft: Draft) -> Finding:
     common = {"observed": largest, "unit": "largest absolute value of fc.bias", "n": tensor.shape[0], "evidence": rules(*answer.sources)}
     if largest == 0:
         return BIAS.passes("fc.bias is there but zero everywhere", **common)
+    if tensor.name not in answer.dropped and found.case.serving.engine == "vllm":
+        return BIAS.suspects(
+            "drafter.bias", f"fc has a bias (up to {largest:.3g}); the drafter classes of vLLM that were read build fc without one", **common, required=True,
+            rival=("load.tensor-inventory", "one tensor of one module", "not rejected here: an error at load that names fc.bias is the loud form of it"),
+            next_step="See whether vLLM names fc.bias in an error at load; if it starts, the bias is not used.")
     if tensor.name not in answer.dropped:
-        return BIAS.passes(f"{found.engine} uses fc.bias", **common) if found.case.serving.engine == "sglang" else BIAS.suspects(
-            "drafter.bias", f"fc has a bias (up to {largest:.3g}); the drafter classes of vLLM that were read build fc without one", **common,
-            next_step="See whether vLLM names fc.bias in an error at load.")
+        return BIAS.passes(f"{found.engine} uses fc.bias", **common)
     return BIAS.fails(
         "drafter.bias", f"fc has a bias (up to {largest:.3g}) but the config has no `bias: true`: {found.engine} drops it silently", **common,
         rival=("load.tensor-inventory", "one tensor of one module", "the module exists; only the flag that gives it a bias is absent"),

@@ -36,10 +36,10 @@ def lost(engine: str, version: str, mode: str, *, architecture: str | None, sett
 
 
 def stages_carry(engine: str, version: str, architecture: str) -> tuple[bool | None, str]:
-    """Whether pipeline stages of this target hand aux states on (None: not read), and the rule's source; refused at start where not."""
+    """Whether pipeline stages of this target hand aux states on (None: not read, or the target names no class), and the rule's source; refused at start where not."""
     row = row_at([row for row in table("handover")["carries"] if row["engine"] == engine], version)
     if row is None:
         return None, ""
     if architecture in row["classes"]:
         return True, row["source"]
-    return (None if any(part in architecture for part in row["not_read"]) else False), row["source"]
+    return (None if not architecture or any(part in architecture for part in row["not_read"]) else False), row["source"]
