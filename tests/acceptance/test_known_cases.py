@@ -76,6 +76,11 @@ def test_a_level_accept_length_over_contexts_accuses_nobody(tmp_path):
     assert said["acceptance.by-context"].status is Status.PASS and "acceptance.by-concurrency" not in said
 
 
+def test_a_fall_over_contexts_within_the_intervals_is_neither_shown_nor_excluded(tmp_path):
+    said = examined(tmp_path, CONTEXTS.head(2).assign(accept_length=[2.3, 2.1], rounds=100))[0]["acceptance.by-context"]
+    assert (said.status, said.fault) == (Status.INCONCLUSIVE, "measure.not-enough-data") and "rounds a run would tell them apart" in said.next_step
+
+
 NOT_CAPTURED = pd.DataFrame([{"label": f"{n}", "engine": "vllm", "speculative": 1, "steps": 3, "context_length": n, "accept_length": 2.4, "tokens_per_second": speed}
                              for n, speed in ((2000, 75), (30000, 25))])
 LINE = "WARNING [gpu_model_runner.py] CUDAGraphMode.FULL_AND_PIECEWISE is not supported with spec-decode for attention backend X; setting cudagraph_mode=PIECEWISE\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_forensics.acceptance.ceiling import cycle_ms
 from eagle_forensics.acceptance.runs import Run
-from eagle_forensics.acceptance.tabled.fall import SMALLEST, TOLD, UNIT, accept_length, rounds_note, series
+from eagle_forensics.acceptance.tabled.fall import TOLD, UNIT, accept_length, fall, rounds_note, series
 from eagle_forensics.acceptance.words import NOTEBOOK, listed, spread
 from eagle_forensics.evidence.server_log import LogLine
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
@@ -35,26 +35,28 @@ def _table(lengths: Sequence[Run]) -> tuple[Evidence, ...]:
 
 def _lengths(lengths: Sequence[Run], reach: int | None) -> Finding:
     common: dict[str, Any] = {"id": "acceptance.by-context", "question": "Does the accept length fall with the context?", "notebook": NOTEBOOK, "unit": UNIT}
-    first, last = accept_length(lengths[0]), accept_length(lengths[-1])
-    shown = {"observed": last.value, "expected": first.value, "interval": last.bounded, "n": len(lengths), "evidence": _table(lengths)}
+    found = fall(lengths[0], lengths[-1])
+    first, last = found.before, found.after
+    shown = found.shown | {"n": len(lengths), "evidence": _table(lengths)}
     text = f"Accept length {spread(first)} at {lengths[0].context_length} tokens, {spread(last)} at {lengths[-1].context_length}"
-    apart = [r for r in lengths if accept_length(r).high < first.low]
-    if not apart or last.high >= first.low or last.value > (1 - SMALLEST) * first.value:
-        return Finding(**common, **shown, status=Status.PASS, statement=f"{text}: no fall to be seen over {len(lengths)} lengths.")
-    begins = apart[0].context_length
+    if found.kind == "none":
+        return Finding(**common, **shown, status=Status.PASS, statement=f"{text}: no fall of 5 % or more over {len(lengths)} lengths.")
+    if found.kind == "open":
+        return Finding(**common, **shown, status=Status.INCONCLUSIVE, fault="measure.not-enough-data", statement=f"{text}: the intervals meet, so a fall is neither shown nor excluded.",
+                       next_step=found.advice)
+    begins = next(r.context_length for r in lengths if accept_length(r).high < first.low)
     text = f"{text}: short prompts are healthy, from {begins} tokens on the intervals lie below that of the shortest"
-    margin = f"at least {first.low - last.high:.2f} tokens a round between the intervals of both ends"
     within, beyond = [r for r in lengths if reach and r.context_length <= reach], [r for r in lengths if reach and r.context_length > reach]
     if within and beyond and begins > reach:
         return Finding(
             **common, **shown, status=Status.FAIL, fault="drafter.rope", threshold=float(reach), threshold_why=f"the draft's own max_position_embeddings; {TOLD}",
             statement=f"{text}, and the draft was made for {reach} positions: up to there the accept length holds, beyond it falls. A mean over lengths hides both.",
-            competitor=Competitor(fault="data.domain", margin=margin, why_rejected=f"other text falls at any length; {listed([r.context_length for r in within])} tokens lie within the draft's range and are healthy"),
+            competitor=Competitor(fault="data.domain", margin=found.margin, why_rejected=f"other text falls at any length; {listed([r.context_length for r in within])} tokens lie within the draft's range and are healthy"),
             refuted_by="the same questions in longer prompts (`prompt_lengths`) without a fall", remedy="Train the draft on long contexts with as many positions, or with a sliding window; until then serve long prompts without speculation.",
             predicted_effect=f"accept length {spread(first)} at every length", next_step="Ask the same questions in longer prompts (`prompt_lengths`).")
     return Finding(
         **common, **shown, status=Status.INCONCLUSIVE, fault="drafter.rope", statement=f"{text}. A mean over lengths hides both.",
-        competitor=Competitor(fault="data.domain", margin=margin, why_rejected="not rejected: longer prompts may hold other text"),
+        competitor=Competitor(fault="data.domain", margin=found.margin, why_rejected="not rejected: longer prompts may hold other text"),
         next_step="Compare the draft's max_position_embeddings and rotary settings in notebook 01; ask the same questions in longer prompts (`prompt_lengths`).")
 
 
