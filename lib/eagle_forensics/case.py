@@ -85,6 +85,7 @@ class Hardware(_Part):
     compute_capability: str | None = None
     """`12.0`, as a string."""
     link: Literal["pcie", "nvlink", "nvswitch", "none"] | None = None
+    """What joins the GPUs: `pcie`, `nvlink` or `nvswitch`; `none` for one."""
 
 
 class Serving(_Part):
@@ -102,6 +103,7 @@ class Serving(_Part):
     baseline_url: AnyHttpUrl | None = None
     """Live server without speculation."""
     log: Path | None = None
+    """What the server itself wrote: start-up lines, decode lines, errors."""
     hardware: Hardware | None = None
 
     @field_validator("version", mode="before")

@@ -17,17 +17,17 @@ import numpy as np
 from eagle_forensics import faults
 from eagle_forensics.evidence.nccl.records import NcclTests
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
+from eagle_forensics.nccl.live import PRINTING
 from eagle_forensics.nccl.settings import NOTEBOOK
 from eagle_forensics.nccl.sizes import MessagePlan, message_bytes
 
 LAUNCHES = 4
 """Tables a side: of the 70 ways to deal eight equal launches to two sides, 2 keep them apart by chance."""
 GAIN = 0.1
-"""Share of the time from which a difference counts: launches of one setting differ by 2 to 5 %, and these were not run side by side."""
+"""Share of the time from which a difference counts."""
+WHY = "launches of one setting differ by 2 to 5 %, and these were not run side by side"
 PREFILL_TOKENS = 512
 """Tokens of a short prompt: from here on a message is prefill's."""
-_SILENT = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP")
-"""Prefixes of variables that only print."""
 VERSION, TRADE, SIZE = "nccl.version-regression", "nccl.p2p-trade", "nccl.wrong-size"
 _TRANSPORT = ("NCCL_P2P_", "NCCL_SHM_")
 _ALGORITHM = {"NCCL_ALGO", "NCCL_NVLS_ENABLE"}
@@ -76,7 +76,7 @@ def sides(tests: Sequence[NcclTests]) -> tuple[Side, ...]:
     for t in tests:
         if t.failed or t.nccl is None or t.environment is None or t.test != "all_reduce_perf":
             continue
-        env = {k: v for k, v in t.environment.items() if not k.startswith(_SILENT)}
+        env = {k: v for k, v in t.environment.items() if not k.startswith(PRINTING)}
         found.setdefault((t.nccl, tuple(sorted(env.items())), t.ranks, t.graph, t.rows[0].dtype), []).append(t)
     return tuple(Side(key[0], dict(key[1]), tuple(tables)) for key, tables in found.items())
 
@@ -103,7 +103,7 @@ def versions(tests: Sequence[NcclTests], plan: MessagePlan | None, served: str |
                        next_step=None if off else f"nccl-tests with -J, {LAUNCHES} launches with each library (LD_PRELOAD), everything else equal.")
     other, mine, e = max((_ordered(p, p[0].nccl == served) for p in pairs), key=lambda p: (served in (p[0].nccl, p[1].nccl), abs(p[2].ratio - 1)))
     common |= {"observed": e.ratio, "expected": 1.0, "unit": f"time of {mine.nccl} over {other.nccl}", "n": e.launches, "interval": e.bounds, "evidence": _evidence(mine, other),
-               "threshold": 1 + GAIN, "threshold_why": "launches of one setting differ by 2 to 5 %, and these were not run side by side"}
+               "threshold": 1 + GAIN, "threshold_why": WHY}
     if mine.nccl != served or not e.proven:
         level = mine.nccl == served and not e.apart and e.launches >= LAUNCHES and e.ratio <= 1 + GAIN
         why = f"which release is served is not known ({served or 'no log'})" if mine.nccl != served else f"the launches overlap, or there are fewer than {LAUNCHES} a side"
@@ -185,7 +185,7 @@ def _pair(ordered: tuple[Side, Side, Effect], plan: MessagePlan) -> _Pair:
 def _figures(p: _Pair) -> dict[str, Any]:
     e = p.decode
     return {"observed": e.ratio, "expected": 1.0, "unit": "time of the served setting over the other", "n": e.launches, "interval": e.bounds, "evidence": _evidence(p.mine, p.other),
-            "threshold": 1 + GAIN, "threshold_why": "launches of one setting differ by 2 to 5 %, and these were not run side by side"}
+            "threshold": 1 + GAIN, "threshold_why": WHY}
 
 
 def _accused(slug: str, p: _Pair, common: Mapping[str, Any], plan: MessagePlan) -> Finding:

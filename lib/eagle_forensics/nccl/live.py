@@ -17,8 +17,8 @@ from eagle_forensics.nccl.engine import applied
 from eagle_forensics.nccl.issue import ERROR, INFO, WARN, Issue
 from eagle_forensics.nccl.registry import rules
 
-PRINTING = "NCCL_DEBUG"
-"""Prefix of what only prints: a start for the log's sake has its own."""
+PRINTING = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP")
+"""Prefixes of variables that only print: a start for the log's sake has its own."""
 
 
 @dataclass(frozen=True)
