@@ -56,7 +56,7 @@ def rewritten(run, **changes):
 
 @pytest.mark.parametrize("read", [show_run, lambda run: compare_runs([run, run]), lambda run: post_mortem(open_folder(run))], ids=["show", "compare", "post-mortem"])
 @pytest.mark.parametrize(("changes", "place"), [
-    ({"story": ["One paragraph of plain text."]}, r"diagnosis\.story\.0"), ({"chain": [{"name": "launch"}]}, r"diagnosis\.chain\.0\.asks"), ({"deciders": None}, r"diagnosis\.deciders")])
+    ({"story": ["One paragraph of plain text."]}, r"diagnosis\.story\.0"), ({"chain": [{"name": "launch"}]}, r"diagnosis\.chain\.0\.asks"), ({"deciders": None}, r"diagnosis\.deciders"), ({"story": []}, r"diagnosis\.story")])
 def test_a_diagnosis_of_another_build_is_no_traceback(run, read, changes, place):
     rewritten(run, **changes)
     with pytest.raises(RunFolderError, match=rf"findings\.json: .*another build.*\({place}.*Run the case again"):

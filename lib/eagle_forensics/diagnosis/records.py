@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from eagle_forensics.finding import Competitor, Edit, Record, Verdict
 
 
@@ -172,7 +174,7 @@ class Diagnosis(Record):
     verdict: Verdict
     headline: str
     """One sentence with the strongest finding."""
-    story: tuple[Conclusion, ...]
+    story: tuple[Conclusion, ...] = Field(min_length=1)
     """The first paragraph is for a tired reader; the others are proof, rival, fix and what remains."""
     chain: tuple[Link, ...]
     faults: tuple[DiagnosedFault, ...]

@@ -38,7 +38,7 @@ def _row(run: RunFolder) -> dict[str, Any]:
     git = manifest.suite.get("git") or {}
     return {"run": run.path.name, "page": page, "when": when(manifest.started_at), "case": manifest.case.get("name"),
             "verdict": merged.get("verdict") if done else None, "status": manifest.status, "drafter": Path(drafter).name,
-            "headline": (merged.get("diagnosis") or {}).get("headline", ""),
+            "headline": merged["diagnosis"]["headline"] if merged else "",
             "notebooks": [(merged.get("notebooks", {}).get(name) or {}).get("verdict") if done else None for name in NOTEBOOKS],
             "figures": [observed.get(id) for id in FIGURES.values()],
             "commit": (git.get("commit") or "")[:8] + ("+" if git.get("dirty") else "")}

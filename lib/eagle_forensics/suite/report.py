@@ -27,7 +27,7 @@ def post_mortem(folder: RunFolder) -> str:
     found = [Finding.model_validate(item) for item in merged["findings"]]
     by_id = {f.id: f for f in found}
     return render(
-        "post_mortem.html.j2", merged=merged, manifest=folder.manifest, diagnosis=merged["diagnosis"] or {}, findings=found,
+        "post_mortem.html.j2", merged=merged, manifest=folder.manifest, diagnosis=merged["diagnosis"], findings=found,
         cards={f.id: Markup(show.finding_html(f)) for f in found}, known_faults=faults.catalogue(),
         rivals=[f for f in found if f.competitor and f.status in (Status.FAIL, Status.INCONCLUSIVE)], skipped=[f for f in found if f.status is Status.SKIPPED],
         titles={name: title(name) for name in folder.manifest.notebooks},

@@ -78,7 +78,7 @@ class _Merged(BaseModel):
     case: str
     notebooks: dict[str, dict[str, Any]]
     findings: list[_FindingRow]
-    diagnosis: Diagnosis | None
+    diagnosis: Diagnosis
 
 
 class RunFolder:
@@ -121,12 +121,12 @@ class RunFolder:
             return None
         raw = read_json(file)
         try:
-            _Merged.model_validate(raw, extra="ignore")
+            found = _Merged.model_validate(raw, extra="ignore")
         except ValidationError as error:
             first = error.errors()[0]
             raise RunFolderError(f"{file}: damaged, or written by another build of this suite or by none ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}). "
                                  "Run the case again for a fresh run folder.") from None
-        return raw
+        return raw | {"diagnosis": found.diagnosis.model_dump(mode="json")}
 
     def update(self, **changes: Any) -> None:
         """Change fields of the manifest and write it."""

@@ -19,22 +19,20 @@ def show_run(run_dir: Path) -> str:
     merged = folder.merged()
     if merged is None:
         raise RunFolderError(f"{folder.path} is {folder.manifest.status} and has no findings.json yet. Run the same case again to resume it.")
-    diagnosis: dict[str, Any] = merged["diagnosis"] or {}
-    verdict = merged["verdict"]
-    out: list[Any] = [Text(f"{verdict}  {visible(merged['case'])}", style=f"bold {STYLE.get(verdict, '')}"), visible(diagnosis.get("headline", "")), ""]
-    for paragraph in diagnosis.get("story") or ():
+    diagnosis, verdict = merged["diagnosis"], merged["verdict"]
+    out: list[Any] = [Text(f"{verdict}  {visible(merged['case'])}", style=f"bold {STYLE.get(verdict, '')}"), visible(diagnosis["headline"]), ""]
+    for paragraph in diagnosis["story"]:
         ids = f"  [{', '.join(paragraph['findings'])}]" if paragraph["findings"] else ""
         out += [visible(paragraph["text"] + ids), ""]
-    out += [_chain(diagnosis.get("chain") or ()), ""]
+    out += [_chain(diagnosis["chain"]), ""]
     table = Table("status", "finding", "answer", title="Findings", title_justify="left")
     table.columns[2].overflow = "fold"
     for item in merged["findings"]:
         table.add_row(Text(item["status"], style=STYLE.get(item["status"], "")), visible(item["id"]), Text(visible(item["statement"], 400)))
     out.append(table)
-    steps = diagnosis.get("next_steps") or ()
-    if steps:
-        out += ["", "Next:", *(f"  {i}. {visible(step)}" for i, step in enumerate(steps, 1))]
-    for one in diagnosis.get("deciders") or ():
+    if diagnosis["next_steps"]:
+        out += ["", "Next:", *(f"  {i}. {visible(step)}" for i, step in enumerate(diagnosis["next_steps"], 1))]
+    for one in diagnosis["deciders"]:
         out += ["", f"To decide between {visible(one['suspicion'])} and {visible(one['rival'])}: {visible(one['observation'])}.",
                 "  " + (f"restart the server {visible(one['restart'])}, then: " if one["restart"] else "") + visible(one["command"])]
     return printed(*out, "", f"post-mortem: {folder.path / 'post_mortem.html'}")
