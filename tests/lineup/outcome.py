@@ -24,6 +24,8 @@ class Expected:
     """Verdicts that are right; empty: FAIL with faults, else PASS."""
     rival: str | None = None
     """Slug that the first planted fault must name as its rejected rival."""
+    suspects: tuple[str, ...] = ()
+    """Slugs planted with evidence that can only raise a suspicion: the diagnosis must list them as open, and accuse nobody."""
 
     @property
     def right_verdicts(self) -> tuple[str, ...]:
@@ -59,9 +61,9 @@ def healthy(name: str, make: Callable[[Path], None], notebooks: tuple[int, ...] 
     return Planted(name, make, Expected(), notebooks)
 
 
-def abstains(name: str, make: Callable[[Path], None], *verdicts: str, notebooks: tuple[int, ...] = (1, 4)) -> Planted:
+def abstains(name: str, make: Callable[[Path], None], *verdicts: str, suspects: tuple[str, ...] = (), notebooks: tuple[int, ...] = (1, 4)) -> Planted:
     """A case with too little evidence."""
-    return Planted(name, make, Expected(verdicts=verdicts or ("INCONCLUSIVE",)), notebooks)
+    return Planted(name, make, Expected(verdicts=verdicts or ("INCONCLUSIVE",), suspects=suspects), notebooks)
 
 
 def case(name: str, make: Callable[[Path], None], *faults: str, follows: tuple[str, ...] = (), rival: str | None = None,
@@ -85,6 +87,8 @@ class Outcome:
     """Slugs of the diagnosis, strongest first."""
     rivals: tuple[str | None, ...]
     """The rejected rival of each, in the same order."""
+    suspected: tuple[str, ...]
+    """Slugs of the diagnosis' open suspicions."""
     statements: tuple[str, ...]
     seconds: float
 
@@ -94,6 +98,7 @@ def outcome(merged: Mapping[str, Any], seconds: float) -> Outcome:
     open_ = [f for f in merged["findings"] if f["status"] in ("fail", "error") or (f["status"] == "inconclusive" and f["required"])]
     faults = merged["diagnosis"]["faults"]
     return Outcome(merged["verdict"], tuple(d["slug"] for d in faults), tuple(d["competitor"] and d["competitor"]["fault"] for d in faults),
+                   tuple(s["slug"] for s in merged["diagnosis"]["suspicions"]),
                    tuple(f"{f['id']} {f['status']} {f['fault'] or ''}: {f['statement']}" for f in open_), seconds)
 
 
@@ -105,7 +110,8 @@ def judge(case: Planted, seen: Outcome) -> dict[str, Any]:
     first = bool(want.faults) and bool(seen.named) and seen.named[0] in want.faults
     verdict = seen.verdict in want.right_verdicts
     rival = want.rival is None or (want.faults[0], want.rival) in zip(seen.named, seen.rivals, strict=True)
-    return {"name": case.name, "kind": case.kind, "planted": list(want.faults), "named": list(seen.named), "rivals": list(seen.rivals), "rival_right": rival, "verdict": seen.verdict,
-            "right": verdict and not false and (first and named and rival if want.faults else not seen.named),
+    as_expected = first and named and rival if want.faults else not seen.named and set(want.suspects) <= set(seen.suspected)
+    return {"name": case.name, "kind": case.kind, "planted": list(want.faults), "named": list(seen.named), "rivals": list(seen.rivals), "rival_right": rival,
+            "suspects": list(want.suspects), "suspected": list(seen.suspected), "verdict": seen.verdict, "right": verdict and not false and as_expected,
             "first": first, "all_named": named, "false": false, "verdict_right": verdict,
             "seconds": round(seen.seconds, 2), "statements": list(seen.statements)}

@@ -36,12 +36,14 @@ def test_a_case_holds_evidence_and_no_hint(tmp_path):
             assert not re.search(r"(?<!#)\b(fault|wrong|broken|planted|healthy|should|mislabel\w*|offset|early|late)\b", text), (case.name, file.name)
 
 
-def test_every_planted_slug_is_of_the_catalogue_and_the_table_is_wide():
+def test_every_slug_of_the_catalogue_is_planted_and_the_tables_are_wide():
+    cases = (*fast.CASES, *_full())
     kinds = Counter(c.kind for c in fast.CASES)
-    assert {s for c in fast.CASES for s in c.expected.faults + c.expected.follows} <= set(catalogue())
-    assert len({c.name for c in fast.CASES}) == len(fast.CASES)
-    assert set(score.KNOWN_MISSES) <= {c.name for c in (*fast.CASES, *_full())}
-    assert kinds["healthy"] >= 20 and kinds["abstain"] >= 10 and kinds["double"] >= 5 and kinds["single"] >= 35
+    assert {s for c in cases for s in c.expected.faults + c.expected.suspects} == set(catalogue())
+    assert {s for c in cases for s in c.expected.follows} <= set(catalogue())
+    assert len({c.name for c in fast.CASES}) == len(fast.CASES) and len({c.name for c in _full()}) == len(_full())
+    assert set(score.KNOWN_MISSES) <= {c.name for c in cases}
+    assert kinds["healthy"] >= 100 and kinds["abstain"] >= 50 and kinds["double"] >= 40 and kinds["single"] >= 200
 
 
 def _full():
@@ -50,9 +52,9 @@ def _full():
     return CASES
 
 
-def row(faults=(), named=(), verdict="FAIL", verdicts=(), follows=()):
-    case = Planted("x", lambda folder: None, Expected(faults, follows, verdicts))
-    return judge(case, Outcome(verdict, tuple(named), (None,) * len(named), (), 1.0))
+def row(faults=(), named=(), verdict="FAIL", verdicts=(), follows=(), suspects=(), suspected=(), rival=None):
+    case = Planted("x", lambda folder: None, Expected(faults, follows, verdicts, rival, suspects))
+    return judge(case, Outcome(verdict, tuple(named), (C,) * len(named), tuple(suspected), (), 1.0))
 
 
 A, B, C = "wiring.layer-offset", "wiring.plane-count", "cost.cannot-win"
@@ -71,6 +73,10 @@ A, B, C = "wiring.layer-offset", "wiring.plane-count", "cost.cannot-win"
     (row((), (A,)), False),
     (row((), (), "INCONCLUSIVE", ("INCONCLUSIVE",)), True),
     (row((), (), "PASS", ("INCONCLUSIVE",)), False),
+    (row((), (), "INCONCLUSIVE", ("INCONCLUSIVE",), suspects=(A,), suspected=(B, A)), True),
+    (row((), (), "INCONCLUSIVE", ("INCONCLUSIVE",), suspects=(A,), suspected=(B,)), False),
+    (row((A,), (A,), rival=C), True),
+    (row((A,), (A,), rival=B), False),
 ])
 def test_the_judge(planted, right):
     assert planted["right"] is right
