@@ -73,11 +73,16 @@ def run(
                                                    help="Override a key of the case (drafter.path=./new) or a notebook parameter.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run folders (default: runs/).")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an interrupted run of the same case.")] = False,
+    matrix: Annotated[Path | None, typer.Option(help="YAML of settings to run every case with: `drafter.path: [./a, ./b]`.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at once on this machine; of a single run, notebooks at once.", min=1, max=64)] = 1,
+    cluster: Annotated[str | None, typer.Option(help="Dask scheduler to run on: tcp://host:8786", metavar="ADDRESS")] = None,
+    fail_on: Annotated[str, typer.Option(help="Verdicts that end with an exit code other than 0.")] = "fail,error,inconclusive",
 ) -> None:
     """Run the suite on one case or many; the exit code is the worst verdict."""
     from eagle_forensics.suite.batch import run_cases
 
-    raise typer.Exit(run_cases(cases, only=_numbers(only), settings=_settings(set_ or []), out=out, resume=not fresh))
+    raise typer.Exit(run_cases(cases, only=_numbers(only), settings=_settings(set_ or []), out=out, resume=not fresh, matrix=matrix, jobs=jobs,
+                               cluster=cluster, fail_on=_verdicts(fail_on)))
 
 
 @app.command()
@@ -201,6 +206,15 @@ def _numbers(text: str | None) -> list[int] | None:
     if not re.fullmatch(r"\s*[1-5](\s*,\s*[1-5])*\s*", text):
         raise ValueError(f"--only takes notebook numbers 1 to 5 separated by commas, found {text!r}")
     return sorted({int(p) for p in text.split(",")})
+
+
+def _verdicts(text: str) -> list[Any]:
+    from eagle_forensics.finding import Verdict
+
+    names = [p.strip().upper() for p in text.split(",") if p.strip()]
+    if wrong := [n for n in names if n not in set(Verdict) - {Verdict.PASS}]:
+        raise ValueError(f"--fail-on takes fail, error and inconclusive separated by commas, found {', '.join(wrong).lower()!r}")
+    return [Verdict(n) for n in names]
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:

@@ -7,10 +7,12 @@ green). Whether a notebook is complete is read from its findings file and from n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 import os
 import re
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +23,7 @@ from typing import Any, Literal
 from eagle_forensics.suite.files import write_text
 from eagle_forensics.suite.redact import redact, redact_tree
 from eagle_forensics.suite.runfolder import RunFolder
+from eagle_forensics.suite.schedule import Kernels
 
 CELL_TIMEOUT_S = 1800
 CELL_TIMEOUT_ENV = "EAGLE_FORENSICS_CELL_TIMEOUT"
@@ -54,11 +57,17 @@ CellHook = Callable[[int, int], None]
 
 
 def execute(source: Path, folder: RunFolder, parameters: Mapping[str, Any], *, env: Mapping[str, str] | None = None,
-            cell_timeout: int = CELL_TIMEOUT_S, start_timeout: int = START_TIMEOUT_S, on_cell: CellHook | None = None) -> NotebookOutcome:
-    """Execute `source` into the run folder and say how it ended. Raises KeyboardInterrupt after stopping the kernel."""
+            cell_timeout: int = CELL_TIMEOUT_S, start_timeout: int = START_TIMEOUT_S, on_cell: CellHook | None = None,
+            kernels: Kernels | None = None) -> NotebookOutcome:
+    """Execute `source` into the run folder and say how it ended.
+
+    Raises KeyboardInterrupt after stopping the kernel, also where `kernels` were stopped from another thread.
+    """
     import nbformat
 
-    name = source.stem
+    name, kernels = source.stem, kernels or Kernels()
+    if kernels.stopped:
+        raise KeyboardInterrupt
     folder.findings_file(name).unlink(missing_ok=True)
     began = time.monotonic()
     try:
@@ -70,7 +79,7 @@ def execute(source: Path, folder: RunFolder, parameters: Mapping[str, Any], *, e
     error: BaseException | None = None
     with tempfile.TemporaryDirectory(prefix="ef-") as sockets:
         log = folder.path / "logs" / f"{name}.kernel.log"
-        manager = _manager(sockets, env or {}, log)
+        manager = _manager(sockets, env or {}, log, kernels)
         try:
             _papermill(node, parameters, watch, manager, source.parent, cell_timeout, start_timeout)
         except Exception as caught:
@@ -83,6 +92,8 @@ def execute(source: Path, folder: RunFolder, parameters: Mapping[str, Any], *, e
                 log.unlink()
     if isinstance(error, KeyboardInterrupt):
         raise error
+    if kernels.stopped:
+        raise KeyboardInterrupt
     complete = folder.complete(name)
     kind, reason = ("finished", "") if complete else _classify(name, error, watch, cell_timeout, start_timeout)
     return NotebookOutcome(name, complete, kind, reason, time.monotonic() - began, watch.cell or None, watch.cells)
@@ -126,25 +137,19 @@ def _papermill(node: Any, parameters: Mapping[str, Any], watch: _Watch, manager:
         """nbclient as it is, but the node stays in sight when papermill raises instead of returning it."""
 
         @classmethod
-        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **kwargs: Any) -> Any:
+        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, *, watch: _Watch, **kwargs: Any) -> Any:
             watch.executed = nb_man.nb
-            return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
+            return super().execute_managed_notebook(nb_man, kernel_name, on_cell_start=watch.start, **kwargs)
 
     papermill_engines.register("eagle-forensics", Engine)
-    logger = logging.getLogger("papermill")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        papermill.execute_notebook(
-            copy.deepcopy(node), None, parameters=dict(parameters), engine_name="eagle-forensics", kernel_name="python3", cwd=str(cwd),
-            progress_bar=False, log_output=False, start_timeout=start_timeout, execution_timeout=cell_timeout, iopub_timeout=60,
-            coalesce_streams=True, kernel_manager_class=manager, on_cell_start=watch.start,
-            extra_arguments=["--IPKernelApp.log_level=CRITICAL"])
-    finally:
-        logger.setLevel(level)
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)
+    papermill.execute_notebook(
+        copy.deepcopy(node), None, parameters=dict(parameters), engine_name="eagle-forensics", kernel_name="python3", cwd=str(cwd),
+        progress_bar=False, log_output=False, start_timeout=start_timeout, execution_timeout=cell_timeout, iopub_timeout=60,
+        coalesce_streams=True, kernel_manager_class=manager, watch=watch, extra_arguments=["--IPKernelApp.log_level=CRITICAL"])
 
 
-def _manager(sockets: str, env: Mapping[str, str], log: Path) -> type:
+def _manager(sockets: str, env: Mapping[str, str], log: Path, kernels: Kernels) -> type:
     """A kernel manager class: this interpreter whatever kernelspecs are installed, IPC sockets in a short folder, added `env`; what the kernel's
     process itself prints, such as the traceback of one that is killed, goes to `log` and not to the terminal."""
     from jupyter_client import AsyncKernelManager
@@ -173,6 +178,12 @@ def _manager(sockets: str, env: Mapping[str, str], log: Path) -> type:
         async def _async_post_start_kernel(self, **kw: Any) -> None:
             kw["stdout"].close()
             await super()._async_post_start_kernel(**kw)
+            kernels.add(self)
+
+        def kill_now(self) -> None:
+            if (pid := getattr(self.provisioner, "pid", None)) is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
         pre_start_kernel, post_start_kernel = _async_pre_start_kernel, _async_post_start_kernel
 

@@ -25,6 +25,7 @@ from eagle_forensics.suite.progress import Progress, Step, silent
 from eagle_forensics.suite.redact import kept_env, redact_argv, redact_tree
 from eagle_forensics.suite.report import post_mortem
 from eagle_forensics.suite.runfolder import NOTEBOOKS, RunFolder, RunFolderError
+from eagle_forensics.suite.schedule import Kernels, in_order
 from eagle_forensics.suite.session import OVERRIDES_ENV, RUN_ENV, case_entry
 
 NOTEBOOKS_ENV = "EAGLE_FORENSICS_NOTEBOOKS"
@@ -87,11 +88,12 @@ def select(only: Sequence[int] | None) -> dict[str, Path]:
 
 def run_case(case_file: Path, *, only: Sequence[int] | None = None, overrides: Mapping[str, Any] | None = None,
              parameters: Mapping[str, Any] | None = None, out: Path | None = None, progress: Progress | None = None,
-             resume: bool = True, cell_timeout: int | None = None) -> RunResult:
+             resume: bool = True, cell_timeout: int | None = None, jobs: int = 1, kernels: Kernels | None = None) -> RunResult:
     """Run the notebooks (all, or those numbered in `only`) on a case and write its run folder under `out` (default runs/).
 
     A killed or interrupted run of the same case, parameters and suite is resumed: its finished notebooks are kept.
-    One failing notebook never stops the others. `cell_timeout` in seconds: else $EAGLE_FORENSICS_CELL_TIMEOUT, else half
+    One failing notebook never stops the others; with `jobs` above 1 those that do not read from each other run at once, and
+    `kernels` are those of the whole batch. `cell_timeout` in seconds: else $EAGLE_FORENSICS_CELL_TIMEOUT, else half
     an hour. Raises CaseError, ParameterError and RunFolderError before anything is
     run, RunInterrupted on Ctrl-C or SIGTERM.
     """
@@ -106,12 +108,15 @@ def run_case(case_file: Path, *, only: Sequence[int] | None = None, overrides: M
     if folder.manifest.resumed_at:
         report(Step(0, len(chosen), "", note=f"resuming {folder.path}"))
     env = {RUN_ENV: str(folder.path), OVERRIDES_ENV: json.dumps(dict(overrides or {}))}
-    outcomes: dict[str, NotebookOutcome] = {}
+    kernels, names = kernels or Kernels(), list(chosen)
+
+    def work(name: str) -> NotebookOutcome:
+        reporter = _Reporter(report, names.index(name) + 1, len(names), name)
+        return _one(folder, case, chosen[name], given[name], declared[name], env, limit, reporter, kernels)
+
     try:
         with _sigterm_interrupts():
-            for position, (name, path) in enumerate(chosen.items(), 1):
-                outcomes[name] = _one(folder, case, path, given[name], declared[name], env, limit,
-                                      _Reporter(report, position, len(chosen), name))
+            outcomes = in_order(names, work, jobs, kernels)
             merged = finish(folder, case, outcomes)
     except KeyboardInterrupt:
         folder.update(status="interrupted", finished_at=runfolder.utc())
@@ -154,12 +159,12 @@ class _Reporter:
 
 
 def _one(folder: RunFolder, case: Case, path: Path, given: Mapping[str, Any], declared: Mapping[str, notebook_parameters.Parameter],
-         env: Mapping[str, str], cell_timeout: int, reporter: _Reporter) -> NotebookOutcome:
+         env: Mapping[str, str], cell_timeout: int, reporter: _Reporter, kernels: Kernels) -> NotebookOutcome:
     if folder.manifest.resumed_at and folder.complete(path.stem):
         outcome = NotebookOutcome(path.stem, True, "finished", "", 0.0, resumed=True)
     else:
         own = {k: v for k, v in (("case", str(case.file)), ("run_dir", str(folder.path))) if k in declared}
-        outcome = execute(path, folder, {**given, **own}, env=env, cell_timeout=cell_timeout, on_cell=reporter.cell)
+        outcome = execute(path, folder, {**given, **own}, env=env, cell_timeout=cell_timeout, on_cell=reporter.cell, kernels=kernels)
     reporter.ended(outcome)
     return outcome
 
