@@ -1,4 +1,4 @@
-"""The command line: `eagle-forensics demo | run | init | show | compare | index | capture | layers | args`.
+"""The command line: `eagle-forensics demo | run | init | show | bundle | compare | index | capture | layers | args`.
 
 Every command imports what it needs when it is called, so that `--help`, `layers` and `args` never import torch.
 Exit codes: 0 pass, 1 fail, 2 usage or bad input, 3 error, 4 inconclusive; 130 after Ctrl-C. For `layers` and `args`: 1 when the engine would
@@ -100,11 +100,23 @@ def init(
 
 
 @app.command()
-def show(run: Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]) -> None:
+def show(run: Annotated[Path, typer.Argument(help="A run folder, or a bundle of one.", metavar="RUN")]) -> None:
     """Print the verdict, the story and the findings of a finished run."""
     from eagle_forensics.suite.show_run import show_run
 
     typer.echo(show_run(run))
+
+
+@app.command()
+def bundle(
+    run: Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")],
+    out: Annotated[Path | None, typer.Option(help="The file (default: RUN.zip beside the folder).")] = None,
+    most_mb: Annotated[float, typer.Option(help="Largest size; evidence that does not fit is left out and named.", min=0.1)] = 20,
+) -> None:
+    """Pack a run into one file to mail, which `show` opens elsewhere."""
+    from eagle_forensics.suite.bundle import bundle_text
+
+    typer.echo(bundle_text(run, out, most_mb=most_mb))
 
 
 @app.command()

@@ -20,10 +20,11 @@ from eagle_forensics.suite import parameters as notebook_parameters
 from eagle_forensics.suite import provenance, runfolder
 from eagle_forensics.suite.execute import CELL_TIMEOUT_ENV, CELL_TIMEOUT_S, NotebookOutcome, execute
 from eagle_forensics.suite.files import write_text
+from eagle_forensics.suite.markdown import markdown
 from eagle_forensics.suite.merge import merge
 from eagle_forensics.suite.progress import Progress, Step, silent
 from eagle_forensics.suite.redact import kept_env, redact_argv, redact_tree
-from eagle_forensics.suite.report import post_mortem
+from eagle_forensics.suite.report import post_mortem, rerun_command
 from eagle_forensics.suite.runfolder import NOTEBOOKS, RunFolder, RunFolderError
 from eagle_forensics.suite.schedule import Kernels, in_order
 from eagle_forensics.suite.session import OVERRIDES_ENV, RUN_ENV, case_entry
@@ -133,6 +134,7 @@ def finish(folder: RunFolder, case: Case, outcomes: Mapping[str, NotebookOutcome
     ended = {"status": "finished", "finished_at": runfolder.utc()}
     final = folder.manifest.model_copy(update=ended)
     write_text(folder.path / "post_mortem.html", post_mortem(RunFolder(folder.path, final)))
+    write_text(folder.path / "post_mortem.md", markdown(merged, rerun_command(final)))
     folder.update(**ended)
     return merged
 

@@ -6,16 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle_forensics.suite.runfolder import RunFolderError, open_folder
+from eagle_forensics.suite.bundle import opened
+from eagle_forensics.suite.runfolder import RunFolder, RunFolderError
 from eagle_forensics.suite.terminal import STYLE, printed, visible
 
 
 def show_run(run_dir: Path) -> str:
-    """Text of a run. Raises RunFolderError for a folder that is no run or one that is not finished."""
+    """Text of a run, also of a bundle. Raises RunFolderError for what is no run or one that is not finished."""
+    with opened(Path(run_dir)) as folder:
+        packed = not Path(run_dir).is_dir()
+        return _text(folder, f"post-mortem: {folder.path.name}/post_mortem.html in {run_dir}" if packed else f"post-mortem: {folder.path / 'post_mortem.html'}")
+
+
+def _text(folder: RunFolder, read_on: str) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    folder = open_folder(Path(run_dir).resolve())
     merged = folder.merged()
     if merged is None:
         raise RunFolderError(f"{folder.path} is {folder.manifest.status} and has no findings.json yet. Run the same case again to resume it.")
@@ -35,7 +41,7 @@ def show_run(run_dir: Path) -> str:
     for one in diagnosis["deciders"]:
         out += ["", f"To decide between {visible(one['suspicion'])} and {visible(one['rival'])}: {visible(one['observation'])}.",
                 "  " + (f"restart the server {visible(one['restart'])}, then: " if one["restart"] else "") + visible(one["command"])]
-    return printed(*out, "", f"post-mortem: {folder.path / 'post_mortem.html'}")
+    return printed(*out, "", read_on)
 
 
 def _chain(links: Sequence[Mapping[str, Any]]) -> Any:
