@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import difflib
 import io
+import itertools
 import math
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import yaml
 
 RESERVED = ("case", "run_dir")
 """Set by the runner: which case, and in which run folder."""
+_INJECTED = "# Parameters\n"
+"""First line of the cell that papermill writes."""
 _TRUE, _FALSE, _NONE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}, {"none", "null", ""}
 
 
@@ -87,12 +90,39 @@ def assign(given: Mapping[str, Any], declared: Mapping[str, Mapping[str, Paramet
     for name in given:
         if name in RESERVED:
             raise ParameterError(f"parameter `{name}` is set by the runner; name the case file and --out instead.")
-        if name not in names:
-            near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-            raise ParameterError(f"no notebook has a parameter `{name}`. "
-                                 + (f"Did you mean `{near[0]}`?" if near else f"Known: {', '.join(names) or 'none'}."))
+        _require_known(name, names)
     return {notebook: {name: coerce(p, given[name]) for name, p in parameters.items() if name in given}
             for notebook, parameters in declared.items()}
+
+
+def _require_known(name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+        raise ParameterError(f"no notebook has a parameter `{name}`. " + (f"Did you mean `{near[0]}`?" if near else f"Known: {', '.join(names) or 'none'}."))
+
+
+def check_injected(history: Sequence[str], notebook: str) -> None:
+    """Refuse what plain papermill injected and the notebook does not declare, from the cells that a kernel has run.
+
+    papermill itself only warns of an unknown name, and the notebook would run with its default. It puts its cell after the
+    one tagged `parameters`. Raises ParameterError.
+    """
+    for before, cell in itertools.pairwise(history):
+        if cell.startswith(_INJECTED):
+            given = {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(cell).body
+                     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_literal(node.value)}
+            declared = parse(before, notebook)
+            for name in given:
+                _require_known(name, sorted(declared))
+            assign({k: v for k, v in given.items() if k not in RESERVED}, {notebook: declared})
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except ValueError:  # float('nan'), which papermill writes so
+        return False
+    return True
 
 
 def coerce(parameter: Parameter, value: Any) -> Any:

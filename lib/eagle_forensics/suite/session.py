@@ -21,6 +21,7 @@ from eagle_forensics.case import Case, known_keys, load_case
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.finding import Finding, NotebookFindings, Status, verdict
 from eagle_forensics.suite import files, provenance, runfolder
+from eagle_forensics.suite.parameters import check_injected
 from eagle_forensics.suite.redact import redact_tree
 from eagle_forensics.suite.runfolder import RunFolder, RunFolderError
 
@@ -39,9 +40,12 @@ def open_run(notebook: str, *, case: str = "", run_dir: str = "") -> Session:
 
     `case`: path of a case file; empty for the run's own case or, without a run, the built-in demo's broken case.
     `run_dir`: an existing run folder (or a new path); empty for a fresh one under runs/.
-    Raises CaseError for a case that cannot be used and RunFolderError for a folder that cannot.
+    Raises CaseError for a case that cannot be used, RunFolderError for a folder that cannot, and ParameterError for parameters
+    of plain papermill that the notebook does not declare.
     """
     runfolder.notebook_number(notebook)
+    if RUN_ENV not in os.environ:
+        check_injected(_history(), notebook)
     existing = runfolder.open_folder(Path(run_dir).expanduser().resolve()) if run_dir and _is_run(run_dir) else None
     if existing:
         runfolder.require_writable(existing, (notebook,))
@@ -63,6 +67,14 @@ def open_run(notebook: str, *, case: str = "", run_dir: str = "") -> Session:
     if existing.manifest.origin == "notebook":
         existing.update(status="started", notebooks=tuple(sorted({*existing.manifest.notebooks, notebook})))
     return Session(notebook, loaded, existing)
+
+
+def _history() -> list[str]:
+    """The cells that this kernel has run; none outside IPython."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    return list(shell.user_ns.get("In", [])) if shell else []
 
 
 def case_entry(case: Case) -> dict[str, Any]:
