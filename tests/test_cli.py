@@ -16,7 +16,7 @@ def cli(*args, cwd=None):
 def test_help_names_every_command_and_the_exit_codes():
     done = cli("--help")
     assert done.returncode == 0
-    for word in ("demo", "run", "init", "show", "compare", "index", "capture", "layers", "args", "0 pass", "4 inconclusive"):
+    for word in ("demo", "run", "init", "show", "compare", "index", "bundle", "faults", "capture", "layers", "args", "0 pass", "4 inconclusive"):
         assert word in done.stdout
 
 

@@ -1,8 +1,11 @@
 """The catalogue: every slug, complete, with rivals that exist."""
 
+from pathlib import Path
+
 import pytest
 
 from eagle_forensics.faults import catalogue, fault
+from eagle_forensics.suite.fault_pages import catalogue_markdown, fault_text
 
 
 def test_seventy_four_faults_in_eleven_groups():
@@ -23,3 +26,17 @@ def test_an_entry_is_complete(item):
 def test_an_unknown_slug_gets_a_suggestion():
     with pytest.raises(KeyError, match=r"wiring\.layer-offset"):
         fault("wiring.layer-ofset")
+
+
+def test_the_page_in_the_docs_is_the_catalogue():
+    page = Path(__file__).resolve().parents[1] / "docs" / "faults.md"
+    assert page.read_text() == catalogue_markdown(), "make it again: eagle-forensics faults --markdown > docs/faults.md"
+    assert page.read_text().count("\n### ") == len(catalogue())
+
+
+def test_one_fault_as_text():
+    text = fault_text("wiring.layer-offset")
+    assert text.startswith("wiring.layer-offset\n") and "Against its rival `feature.partial-sum`" in text and "notebook 03 (layer matching)" in text
+    assert len(fault_text(None).splitlines()) == len(catalogue())
+    with pytest.raises(ValueError, match=r"did you mean 'wiring\.layer-offset'"):
+        fault_text("wiring.layer-ofset")

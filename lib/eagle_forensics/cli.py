@@ -1,4 +1,4 @@
-"""The command line: `eagle-forensics demo | run | init | show | bundle | compare | index | capture | layers | args`.
+"""The command line: `eagle-forensics demo | run | init | show | bundle | compare | index | faults | capture | layers | args`.
 
 Every command imports what it needs when it is called, so that `--help`, `layers` and `args` never import torch.
 Exit codes: 0 pass, 1 fail, 2 usage or bad input, 3 error, 4 inconclusive; 130 after Ctrl-C. For `layers` and `args`: 1 when the engine would
@@ -137,6 +137,17 @@ def index(folder: Annotated[Path, typer.Argument(help="Folder of run folders.", 
     from eagle_forensics.suite.index import write_index
 
     typer.echo(f"wrote {write_index(folder)}")
+
+
+@app.command()
+def faults(
+    slug: Annotated[str | None, typer.Argument(help="One fault of the catalogue, such as wiring.layer-offset.", metavar="[SLUG]")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The whole catalogue as docs/faults.md has it.")] = False,
+) -> None:
+    """The fault catalogue: what a fault shows, its rival, how they are told apart, the remedy."""
+    from eagle_forensics.suite.fault_pages import catalogue_markdown, fault_text
+
+    typer.echo(catalogue_markdown() if markdown else fault_text(slug), nl=not markdown)
 
 
 @app.command()
