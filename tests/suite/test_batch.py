@@ -8,6 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import distributed
 import psutil
 import pytest
 
@@ -84,7 +85,7 @@ def test_ctrl_c_leaves_no_kernel_of_runs_at_once_and_they_resume(tmp_path, noteb
     slow = ("*/findings/02.json",) if how == "matrix" else ("*/findings/02.json", "*/findings/03.json")
     deadline = time.monotonic() + 90
     while sum(len(list(runs.glob(p))) for p in slow) < 2:
-        assert time.monotonic() < deadline and process.poll() is None
+        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
         time.sleep(0.1)
     kernels = psutil.Process(process.pid).children(recursive=True)
     assert len(kernels) >= 2
@@ -96,7 +97,6 @@ def test_ctrl_c_leaves_no_kernel_of_runs_at_once_and_they_resume(tmp_path, noteb
 
 
 def test_a_cluster_that_loses_a_worker_loses_no_run(tmp_path, notebooks, monkeypatch):
-    distributed = pytest.importorskip("distributed")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     tiny.notebook(notebooks, "02_drafter_accuracy", [f"import time, pathlib\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.05)", tiny.PASS, tiny.FINISH])
     planned = plan([tiny.case(tmp_path / "c")], {}, matrix(tmp_path, f"samples: {list(range(8))}"))
@@ -134,7 +134,7 @@ class _killing:
         return self.work(run)
 
 
-def test_a_cluster_that_is_not_there_is_named(tmp_path):
-    pytest.importorskip("distributed")
+def test_a_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "ANSWER_S", 1)
     with pytest.raises(cluster.ClusterError, match=r"no Dask scheduler answers"):
         list(cluster.on_cluster("tcp://127.0.0.1:1", plan([tiny.case(tmp_path)], {}), str))

@@ -14,6 +14,10 @@ RETRIES = 3
 """Times a run may lose its worker."""
 
 
+ANSWER_S = 20
+"""Seconds in which the scheduler must answer."""
+
+
 class ClusterError(ValueError):
     """A cluster that cannot be used; the message says what to do."""
 
@@ -25,7 +29,7 @@ def on_cluster(address: str, planned: Sequence[Planned], work: Callable[[Planned
     except ImportError:
         raise ClusterError("--cluster needs Dask: pip install 'eagle-forensics[cluster]', here and on the workers.") from None
     try:
-        client = Client(address, timeout="20s")
+        client = Client(address, timeout=ANSWER_S)
     except (OSError, ValueError, TimeoutError) as error:
         raise ClusterError(f"--cluster {address}: no Dask scheduler answers there ({type(error).__name__}). Give its address as "
                            "`dask scheduler` prints it: tcp://host:8786.") from None

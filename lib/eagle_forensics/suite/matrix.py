@@ -40,11 +40,11 @@ class Planned:
 def plan(cases: Sequence[Path], settings: Mapping[str, Any], matrix: Path | None = None) -> list[Planned]:
     """Every run of a batch, cases in the given order. `settings` hold for all runs, the matrix goes before them."""
     points = _read(matrix) if matrix else [{}]
-    planned = []
+    planned, keys = [], set(known_keys())
     for case in cases:
         for point in (p for raw in points for p in _expanded(raw, case)):
             merged = {**settings, **point}
-            overrides = {k: v for k, v in merged.items() if k in set(known_keys()) or "." in k}
+            overrides = {k: v for k, v in merged.items() if k in keys or "." in k}
             label = " ".join([str(case), *(f"{k}={v}" for k, v in point.items())])
             planned.append(Planned(case, overrides, {k: v for k, v in merged.items() if k not in overrides}, label))
             if len(planned) > MOST:
