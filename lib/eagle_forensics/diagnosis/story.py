@@ -16,7 +16,7 @@ from eagle_forensics.diagnosis.records import (
     Suspicion,
 )
 from eagle_forensics.diagnosis.remaining import unexplained
-from eagle_forensics.diagnosis.rules import by_rule, question, weight
+from eagle_forensics.diagnosis.rules import by_rule, question
 from eagle_forensics.finding import Edit, Finding, Status, Verdict
 
 
@@ -176,7 +176,7 @@ def _also(other: DiagnosedFault) -> Conclusion:
 
 def _no_fault(outcome: Verdict, suspected: Sequence[Suspicion], findings: Sequence[Finding], missing: int) -> Conclusion:
     holds = [f for f in findings if f.status is Status.PASS and not f.id.startswith("layers.slot-")]
-    measured = [f for f in holds if weight([question(f)]) > 1]
+    measured = [f for f in holds if question(f) != "config"]
     shown = measured or holds
     if outcome is Verdict.PASS:
         opening = "No fault was found in what was examined."
