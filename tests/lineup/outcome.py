@@ -67,10 +67,10 @@ def abstains(name: str, make: Callable[[Path], None], *verdicts: str, suspects: 
 
 
 def case(name: str, make: Callable[[Path], None], *faults: str, follows: tuple[str, ...] = (), rival: str | None = None,
-         verdicts: tuple[str, ...] = (), samples: int = KEPT) -> Planted:
+         verdicts: tuple[str, ...] = (), suspects: tuple[str, ...] = (), samples: int = KEPT) -> Planted:
     """A case of the real pair: notebooks 01 to 03, and 04 where something was measured."""
     notebooks = (1, 2, 3, 4) if getattr(make, "measured", None) else (1, 2, 3)
-    return Planted(name, make, Expected(faults, follows, verdicts, rival), notebooks, (("max_samples", samples), ("temperature", [])))
+    return Planted(name, make, Expected(faults, follows, verdicts, rival, suspects), notebooks, (("max_samples", samples), ("temperature", [])))
 
 
 def papers_and_tensors(name: str, make: Callable[[Path], None], *faults: str, **more: Any) -> Planted:

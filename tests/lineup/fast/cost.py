@@ -10,6 +10,7 @@ from tests.lineup.outcome import abstains, healthy, planted
 CANNOT_WIN, STEPS, CONCURRENCY, GRAPHS, REUSE = "cost.cannot-win", "cost.wrong-step-count", "cost.concurrency", "cost.no-cuda-graph", "cost.prefix-cache"
 DEFINITION, CONFOUNDED, DEGENERATE, BUDGET = "measure.definition", "measure.confounded", "measure.degenerate-output", "args.draft-budget-overridden"
 DOMAIN, CACHE = "data.domain", "runtime.stale-draft-cache"
+WEAK = ("data.too-little",)
 PIECEWISE = ("WARNING 09-14 10:01:12 [gpu_model_runner.py:5021] CUDAGraphMode.FULL_AND_PIECEWISE is not supported with spec-decode for attention backend X; "
              "setting cudagraph_mode=PIECEWISE\n")
 ADJUSTED = ("[2026-02-11 09:12:01] speculative_num_draft_tokens is adjusted to speculative_num_steps + 1 when speculative_eagle_topk == 1\n")
@@ -99,9 +100,10 @@ ABSTAIN = (
     abstains("baseline missing for the load, one run below another", rows(t.plain("plain", 100.0), t.spec("drafts", 2.0, tokens_per_second=95.0))),
     abstains("gain 1.8 at load 1, 0.83 at 64, of which 48 run", p.LLAMA.but(rows=speeds((1, 2.40, 180.0, 100.0), (64, 2.39, 2500.0, 3000.0)))),
     abstains("reuse 97 % to 45 %, context unrecorded", reuse(0.45, 0.97, None)),
-    abstains("the served head lower on every set", heads(("mt-bench", 2.695, 3.115), ("gsm8k", 2.80, 3.30), draft=WHOLE)),
+    abstains("the served head lower on every set", heads(("mt-bench", 2.695, 3.115), ("gsm8k", 2.80, 3.30), draft=WHOLE), suspects=WEAK),
+    abstains("the served head lower on the one set there is", heads(("mt-bench", 2.10, 2.60), draft=WHOLE), suspects=WEAK),
     abstains("one language lower, draft vocabulary reduced, no answers", heads(("ceval", 1.482, 2.295), ("gsm8k", 3.20, 3.21))),
-    abstains("one language 2.2 and 2.4 over 150 rounds", heads(("ceval", 2.2, 2.4), ("gsm8k", 3.2, 3.2), rounds=150, draft=WHOLE)),
+    abstains("one language 2.2 and 2.4 over 150 rounds", heads(("ceval", 2.2, 2.4), ("gsm8k", 3.2, 3.2), rounds=150, draft=WHOLE), suspects=("measure.not-enough-data",)),
     abstains("pinned at the ceiling, text unrecorded", rows(t.plain("plain", 100.0), t.spec("drafts", 4.0, tokens_per_second=330.0))),
     abstains("conditional rates where survival belongs", rows(t.spec("a", 2.30, accepted_per_position="0.60;0.70;0.65"), t.spec("b", 2.30))),
 )

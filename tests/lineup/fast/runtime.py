@@ -12,6 +12,7 @@ from tests.lineup.outcome import abstains, healthy, planted
 CACHE, BATCH, DP, GRAPH, DTYPE = "runtime.stale-draft-cache", "runtime.batch-metadata", "runtime.dp-attention", "wiring.graph-default-layers", "runtime.graph-dtype"
 RULE, GRAMMAR, IMAGES, REGRESSION = "runtime.acceptance-rule", "runtime.grammar", "runtime.multimodal", "runtime.regression"
 ROPE, TEMPLATE, CONCURRENCY = "drafter.rope", "data.template", "cost.concurrency"
+MORE = ("measure.not-enough-data",)
 A17 = t.csv(*(t.spec(f"{k}k", al, context_length=1000 * k, rounds=None) for k, al in zip(range(2, 22, 2), (2.295, 2.040, 1.863, 1.687, 1.400, 1.289, 1.161, 1.090, 1.092, 1.084), strict=True)))
 """speculators #684."""
 LONG = {"max_position_embeddings": 32768}
@@ -99,8 +100,8 @@ HEALTHY = (
     healthy("DP attention 2.35 and 2.34", switch("dp_attention", 2.35, 2.34)),
 )
 ABSTAIN = (
-    abstains("prefix cache 2.39 to 2.26 without rounds", switch("prefix_cache", 2.39, 2.26, rounds=None)),
-    abstains("batch 2.41 to 2.27 over 200 rounds", rows(t.spec("two", 2.41, concurrency=2, rounds=200), t.spec("thirty-two", 2.27, concurrency=32, rounds=200))),
+    abstains("prefix cache 2.39 to 2.26 without rounds", switch("prefix_cache", 2.39, 2.26, rounds=None), suspects=MORE),
+    abstains("batch 2.41 to 2.27 over 200 rounds", rows(t.spec("two", 2.41, concurrency=2, rounds=200), t.spec("thirty-two", 2.27, concurrency=32, rounds=200)), suspects=MORE),
     abstains("batch 2.5 to 2.1, prompts unrecorded", rows(t.spec("one", 2.5, prompts_hash=None), t.spec("many", 2.1, concurrency=32, prompts_hash=None))),
     abstains("prefix cache 2.6 to 1.9, temperature unknown", switch("prefix_cache", 2.6, 1.9, temperature=None)),
     abstains("grammar 2.6 to 1.7, texts unrecorded", switch("grammar", 2.6, 1.7)),

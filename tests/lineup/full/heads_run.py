@@ -11,8 +11,8 @@ from eagle_forensics.evidence.records import DraftFlags
 from tests.lineup import spoken as s
 from tests.lineup.outcome import Expected, Planted
 
-ORDER, FLAGS, ROPE, MAP, SHIFT, MASK, METRIC = (
-    "wiring.plane-order", "drafter.norm-flags", "drafter.rope", "vocab.map-semantics", "data.hidden-shift", "data.mask-shift", "data.metric-definition")
+ORDER, FLAGS, ROPE, MAP, SHIFT, MASK, METRIC, MISMATCH = (
+    "wiring.plane-order", "drafter.norm-flags", "drafter.rope", "vocab.map-semantics", "data.hidden-shift", "data.mask-shift", "data.metric-definition", "data.serving-mismatch")
 PARAMETERS = (("steps", 2), ("temperature", []))
 """The texts follow the drafter's first two steps; a prediction above temperature 0 needs the target's head."""
 RIGHT = s.Spoken()
@@ -25,8 +25,9 @@ def wired(*planes: int, **more: Any) -> Wiring:
     return Wiring(tuple(f"slot {p}" for p in planes or (0, 1, 2)), **more)
 
 
-def run(name: str, make: s.Spoken, *faults: str, rival: str | None = None, follows: tuple[str, ...] = (), verdicts: tuple[str, ...] = ()) -> Planted:
-    return Planted(f"run: {name}", make, Expected(faults, follows, verdicts, rival), (1, 2), PARAMETERS)
+def run(name: str, make: s.Spoken, *faults: str, rival: str | None = None, follows: tuple[str, ...] = (), verdicts: tuple[str, ...] = (),
+        suspects: tuple[str, ...] = ()) -> Planted:
+    return Planted(f"run: {name}", make, Expected(faults, follows, verdicts, rival, suspects), (1, 2), PARAMETERS)
 
 
 def masked(by: int) -> Any:
@@ -82,7 +83,8 @@ ABSTAIN = (
     run("six planes for an fc of three, the trainer not known", RIGHT.but(spare=3, truth=wired(1, 2, 4), handed=s.PAPERS.but(trainer=None, trained=None), logged=None), verdicts=UNDECIDED),
     run("trained on the states of the position after", RIGHT.but(truth=wired(hidden_shift=1)), verdicts=UNDECIDED),
     run("another drafter's text", SILENT.but(keep=0.0), verdicts=UNDECIDED),
-    run("logged far above every reading", RIGHT.but(keep=0.5, logged=lambda found: {"acc_0": 0.93, "acc_1": 0.9}), verdicts=UNDECIDED),
+    run("logged far above every reading", RIGHT.but(keep=0.5, logged=lambda found: {"acc_0": 0.93, "acc_1": 0.9}), verdicts=UNDECIDED, suspects=(MISMATCH,)),
+    run("both steps logged an eighth above what is found", RIGHT.but(keep=0.8, logged=lambda found: {f"acc_{k}": found.accuracy(k).value + 0.125 for k in range(2)}), verdicts=UNDECIDED, suspects=(MISMATCH,)),
     run("masks four tokens on in samples of their own", RIGHT.but(sample=lambda sample: sample | {"loss_mask": sample["loss_mask"] * (torch.roll(sample["loss_mask"], 4) > 0)}), verdicts=("PASS", "INCONCLUSIVE")),
 )
 CASES: tuple[Planted, ...] = (*PLANTED, *DOUBLE, *HEALTHY, *ABSTAIN)
