@@ -1,5 +1,5 @@
 """The full table: the real pair through the notebooks, and tiny drafters that are really run."""
 
-from tests.lineup.full import drafter, heads_run, tensors
+from tests.lineup.full import captures, drafter, heads_run, tensors
 
-CASES = (*tensors.CASES, *drafter.CASES, *heads_run.CASES)
+CASES = (*tensors.CASES, *captures.CASES, *drafter.CASES, *heads_run.CASES)
