@@ -38,3 +38,11 @@ def test_in_a_chain_draft_tokens_follow_the_steps_and_in_a_tree_they_do_not():
 
 def test_no_baseline_is_invented():
     assert baseline_for(pair()[1], pair()[1:]) == ((), ())
+
+
+def test_another_spelling_is_no_difference():
+    plain, spec, other = runs(pd.DataFrame([
+        {**BASE, "engine": "SGLang", "engine_version": "v0.5.23", "dataset": "MT-Bench", "drafter": "none"}, {**SPEC, "engine_version": "0.5.23", "dataset": "mt-bench", "drafter": "head"},
+        {**SPEC, "engine_version": "0.5.23", "dataset": "mt-bench", "drafter": "public"}]))
+    assert not compare(plain, spec).confounded
+    assert [name for name, _, _ in compare(spec, other).differ] == ["drafter"], "with speculation the head is a difference"

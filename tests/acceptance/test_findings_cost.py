@@ -78,3 +78,16 @@ def test_steps_abstain_on_two_values_on_mixed_runs_and_when_everything_loses():
     assert "not the lever" in f.steps(runs(INCIDENT), 15).statement
     assert f.steps(runs(SWEEP), None).status is Status.SKIPPED
     assert f.steps((), None).status is Status.SKIPPED
+
+
+def test_a_step_count_that_is_as_fast_as_the_clock_can_tell_is_not_accused():
+    flat = pd.DataFrame([{"label": "plain", "speculative": 0, "tokens_per_second": 100.0}, *(
+        {"label": str(k), "speculative": 1, "steps": k, "topk": 1, "accept_length": al, "tokens_per_second": speed}
+        for k, al, speed in ((1, 1.65, 139.2), (2, 2.06, 163.1), (3, 2.32, 172.9), (4, 2.48, 173.8), (5, 2.59, 170.4)))])
+    assert f.steps(runs(flat), 3).status is Status.PASS and f.steps(runs(flat), 1).fault == "cost.wrong-step-count"
+
+
+def test_many_runs_do_not_make_a_statement_without_end():
+    many = pd.DataFrame([{"label": "plain", "speculative": 0, "tokens_per_second": 100.0}, *(
+        {"label": f"run {i}", "speculative": 1, "steps": 3, "accept_length": 2.4, "tokens_per_second": 150.0, "temperature": i} for i in range(300))])
+    assert len(f.ceiling(runs(many)).statement) < 1500

@@ -66,3 +66,8 @@ def test_repeats_must_agree():
 def test_prompts_drawn_anew_for_every_run_are_no_template():
     many = [{**THINKING, "label": str(i), "prompts_hash": str(i), "accept_length": 1.5 + 0.1 * i, "accept_rate": None} for i in range(12)]
     assert judge(*many).fault is None
+
+
+@pytest.mark.parametrize(("length", "rounds", "status"), [(2.70, 2000000, Status.PASS), (2.60, 2000000, Status.FAIL), (2.60, 3000, Status.PASS)])
+def test_a_difference_must_be_as_large_as_a_fault_and_outside_of_what_responses_differ_by(length, rounds, status):
+    assert judge({**PLAIN, "rounds": rounds}, {**PLAIN, "rounds": rounds, "prompts_hash": "a41", "accept_length": length, "accept_rate": None}).status is status

@@ -11,6 +11,8 @@ FIELDS = ("engine", "engine_version", "speculative", "steps", "topk", "draft_tok
           "context_length", "dataset", "prompts_hash", "cuda_graph", "env_hash", "drafter", "prefix_cache", "dp_attention", "grammar", "images")
 SPECULATION = frozenset({"speculative", "steps", "topk", "draft_tokens"})
 """One variable: a run without speculation has none of them."""
+HEAD = frozenset({"drafter"})
+"""Of a run without speculation it says nothing."""
 ESSENTIAL = ("engine_version", "temperature", "concurrency", "prompts_hash", "env_hash")
 """Fields that must be recorded on both sides before "nothing else differs" can be said: each is known to move tokens/s."""
 
@@ -45,7 +47,7 @@ def compare(first: Run, second: Run, under_test: frozenset[str] | None = None) -
     """
     if under_test is None:
         if first.is_baseline != second.is_baseline:
-            under_test = SPECULATION
+            under_test = SPECULATION | HEAD
         else:
             tree = any(r.topk is not None and r.topk > 1 for r in (first, second))
             under_test = frozenset({"steps"} if tree else {"steps", "draft_tokens"})
@@ -57,7 +59,7 @@ def compare(first: Run, second: Run, under_test: frozenset[str] | None = None) -
         if a is None or b is None:
             if name in ESSENTIAL:
                 unrecorded.append(name)
-        elif a != b:
+        elif a != b and not (name == "dataset" and a.casefold() == b.casefold()):
             differ.append((name, a, b))
     return Comparison(first.label, second.label, under_test, tuple(differ), tuple(unrecorded))
 

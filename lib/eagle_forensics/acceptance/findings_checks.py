@@ -18,7 +18,7 @@ from eagle_forensics.acceptance.estimators import (
     stated_rate,
 )
 from eagle_forensics.acceptance.runs import Run
-from eagle_forensics.acceptance.words import NOTEBOOK, listed, plural
+from eagle_forensics.acceptance.words import NOTEBOOK, few, listed, plural
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 FEW_TOKENS = 10
@@ -49,7 +49,7 @@ def definition(runs: Sequence[Run], problems: Sequence[str] = ()) -> Finding:
             meaning.append(f"{run.label}: accept rate {run.accept_rate.value:g} is {fitting[0].name}; the share of accepted drafts is {true:.2f}")
     if problems and not wrong:
         return Finding(**common, status=Status.INCONCLUSIVE, n=checked, observed=len(problems), expected=0, unit="rows left out",
-                       statement=f"{plural(len(problems), 'row')} of the table cannot be and enter no figure: {'; '.join(problems)}",
+                       statement=f"{plural(len(problems), 'row')} of the table cannot be and enter no figure: {few(problems)}",
                        next_step="Correct these rows; an accept length above steps + 1 usually counts by another definition.",
                        evidence=tuple(Evidence(note=p) for p in problems))
     if not checked:
@@ -58,13 +58,13 @@ def definition(runs: Sequence[Run], problems: Sequence[str] = ()) -> Finding:
     if wrong:
         return Finding(
             **common, status=Status.FAIL, fault="measure.definition", n=checked, observed=len(wrong), expected=0, unit="contradictions",
-            statement="Figures of acceptance contradict each other: " + "; ".join(wrong) + ".",
+            statement="Figures of acceptance contradict each other: " + few(wrong) + ".",
             competitor=Competitor(fault="runtime.regression", margin="the contradiction is inside one run",
                                   why_rejected="a change of acceptance moves all figures of a run together; these disagree within one run"),
             refuted_by="The raw counters (rounds, proposed and accepted drafts) reproduce both figures under one definition.",
             remedy="Recompute from counters: accept length = 1 + accepted / rounds, rate = (accept length - 1) / steps.",
             evidence=tuple(Evidence(note=text) for text in wrong))
-    told = " " + "; ".join(meaning) + "." if meaning else ""
+    told = " " + few(meaning) + "." if meaning else ""
     return Finding(**common, status=Status.PASS, n=checked, observed=0, expected=0, unit="contradictions",
                    statement=f"{plural(checked, 'pair')} of figures agree: accept lengths stay within steps + 1 and follow from their rates.{told}")
 
@@ -84,10 +84,10 @@ def confounded(runs: Sequence[Run]) -> Finding:
     if bad and len(bad) < len(pairs):
         return Finding(**common, status=Status.INCONCLUSIVE, required=False, n=len(pairs), observed=[c.first for c in bad], expected=[],
                        statement=f"{len(bad)} of {len(pairs)} comparisons have no baseline under their own settings: "
-                       + "; ".join(f"{c.first} against {c.second}: {c.text()}" for c in bad) + ". The others differ in speculation only.",
+                       + few([f"{c.first} against {c.second}: {c.text()}" for c in bad]) + ". The others differ in speculation only.",
                        next_step="Measure a baseline under those settings, or leave these rows out of the comparison.")
     if bad:
-        text = "; ".join(f"{c.first} against {c.second}: {c.text()}" for c in bad)
+        text = few([f"{c.first} against {c.second}: {c.text()}" for c in bad])
         return Finding(
             **common, status=Status.FAIL, fault="measure.confounded", n=len(pairs), observed=[name for name, _, _ in bad[0].differ], expected=[],
             statement=f"Not comparable: more than speculation differs. {text}.",
@@ -116,7 +116,7 @@ def sanity(runs: Sequence[Run]) -> Finding:
             "threshold_why": "99 % of 982 greedy responses of a real model hold 15 or more, the five that loop hold 3 to 5"}
     bad = [r for r in counted if r.distinct_output_tokens < FEW_TOKENS]
     if bad:
-        text = "; ".join(f"{r.label}: {plural(r.distinct_output_tokens, 'distinct token')}" for r in bad)
+        text = few([f"{r.label}: {plural(r.distinct_output_tokens, 'distinct token')}" for r in bad])
         return Finding(
             **common, **rule, status=Status.FAIL, fault="measure.degenerate-output", n=len(counted), observed=min(r.distinct_output_tokens for r in bad),
             expected=f"at least {FEW_TOKENS}", statement=f"The output is degenerate, acceptance on it means nothing. {text}.",
@@ -126,7 +126,7 @@ def sanity(runs: Sequence[Run]) -> Finding:
             remedy="Look at the responses; fix the target's path (\"!!!!\" means broken numerics) or take real prompts.",
             next_step="Send the same prompts without speculation and compare the text.")
     if pinned:
-        text = "; ".join(f"{r.label} at {where}" for r, where in pinned)
+        text = few([f"{r.label} at {where}" for r, where in pinned])
         return Finding(**common, status=Status.INCONCLUSIVE, observed=[r.accept_length.value for r, _ in pinned], n=len(pinned),
                        statement=f"Accept length is pinned: {text}. Random weights, broken numerics and looping text look like this as well as "
                        "a very bad or a very good drafter.", next_step="Record distinct_output_tokens and read ten responses.")

@@ -15,7 +15,7 @@ from eagle_forensics.acceptance import prediction as _prediction
 from eagle_forensics.acceptance.advice import launch_arguments
 from eagle_forensics.acceptance.ceiling import Ceiling, Outcome
 from eagle_forensics.acceptance.runs import Run
-from eagle_forensics.acceptance.words import NOTEBOOK, listed, plural, spread
+from eagle_forensics.acceptance.words import NOTEBOOK, few, listed, plural, spread
 from eagle_forensics.evidence.experts import Experts
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
@@ -29,7 +29,7 @@ def ceiling(runs: Sequence[Run], predicted: Mapping[str, Any] | None = None) -> 
         return Finding(**common, status=Status.SKIPPED, statement="The ceiling test was not possible: it would tell whether any "
                        f"drafter can win at this cost. Missing: {_missing_for_ceiling(runs)}.",
                        next_step="Measure tokens/s with and without speculation on the same prompts, and write accept_length and steps.")
-    figures = "; ".join(_ceiling_line(c) for c in tests)
+    figures = few([_ceiling_line(c) for c in tests])
     lost = _ceiling.impossible(tests)
     if lost:
         worst = max(lost, key=lambda c: c.break_even.low / c.ceiling)
@@ -133,14 +133,14 @@ def steps(runs: Sequence[Run], configured: int | None = None, experts: Experts =
         return Finding(**common, status=Status.INCONCLUSIVE, observed=best.steps, evidence=detail, next_step=need,
                        statement=f"{summary}; the configured {plural(configured, 'step')} were not measured.")
     ratio = found.ratio(configured)
-    if configured == best.steps or ratio.high >= 1:
+    if configured == best.steps or ratio.high >= 1 - _ceiling.CLOCK:
         same = "as configured" if configured == best.steps else f"the configured {configured} cannot be told from it ({ratio.text()} of its tokens/s)"
         return Finding(**common, status=Status.PASS, observed=best.steps, expected=configured, n=len(speculative), evidence=detail,
                        statement=f"{summary}: {same}.")
     chosen = next(c for c in found.choices if c.steps == configured)
     return Finding(
         **common, status=Status.FAIL, fault="cost.wrong-step-count", observed=configured, expected=best.steps, n=len(speculative),
-        interval=ratio.interval, threshold=1.0, threshold_why="tokens/s at the configured steps over tokens/s at the best: equal",
+        interval=ratio.interval, threshold=1 - _ceiling.CLOCK, threshold_why="tokens/s at the configured steps over tokens/s at the best: equal, less what two measurements of one server differ by",
         statement=f"{summary}; the configured {configured} reach only {100 * ratio.value:.1f} % of that "
                   f"(interval of the ratio {ratio.low:.3f} to {ratio.high:.3f}), although their accept length is {chosen.accept_length:g}.",
         competitor=Competitor(fault="cost.cannot-win", margin="no baseline to judge by" if best.probability_wins is None else

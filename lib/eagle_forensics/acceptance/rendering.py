@@ -13,13 +13,11 @@ from typing import Any
 
 from eagle_forensics import stats
 from eagle_forensics.acceptance.confounds import compare
-from eagle_forensics.acceptance.estimators import sampling_half_width
+from eagle_forensics.acceptance.estimators import DESIGN, FEW_ROUNDS, SMALLEST, sampling_half_width
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.words import NOTEBOOK
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
-FEW_ROUNDS = 100
-"""Taken for a run whose rounds are not recorded: one response of 200 to 300 tokens has as many, so no benchmark has fewer."""
 MOST_RENDERINGS = 5
 PROMPTS = frozenset({"prompts_hash"})
 
@@ -48,8 +46,8 @@ def rendering(runs: Sequence[Run]) -> Finding:
     common |= {"observed": worse.value, "expected": better.value, "interval": worse.interval, "n": min(r.rounds for r in (low, high)) if low.rounds and high.rounds else None,
                "evidence": tuple(Evidence(note=f"{r.label}: rendered prompts {r.prompts_hash}, share {_share(r).text()}" + ("" if r.rounds else f", rounds not recorded (taken as {FEW_ROUNDS})"))
                                  for r in (low, high))}
-    if _gap(low, high) <= 0:
-        return Finding(**common, status=Status.PASS, statement=f"{words}: the prompts were rendered in two ways ({low.prompts_hash}, {high.prompts_hash}), and the acceptance cannot be told apart.")
+    if _gap(low, high) <= 0 or _lost(low, high) < SMALLEST:
+        return Finding(**common, status=Status.PASS, statement=f"{words}: the prompts were rendered in two ways ({low.prompts_hash}, {high.prompts_hash}), and the acceptance cannot be told apart, or by less than {SMALLEST:.0%} of the accept length.")
     if unrecorded:
         return Finding(**common, status=Status.INCONCLUSIVE, fault="data.template", statement=f"{words}; their rendered prompts differ, but {', '.join(unrecorded)} are not recorded for both: "
                        "the template is one possible cause.", next_step="Write these columns; with one dataset and nothing else different, the rendering is the cause.")
@@ -57,7 +55,7 @@ def rendering(runs: Sequence[Run]) -> Finding:
         **common, status=Status.FAIL, fault="data.template",
         statement=f"{words}, on one dataset ({low.dataset}) and the same settings: only the rendered prompts differ (hash {low.prompts_hash} against {high.prompts_hash}). "
         "A chat template or thinking mode other than in training feeds the drafter another text.",
-        threshold=0.0, threshold_why="a difference whose interval (printing and sampling of both runs) excludes 0",
+        threshold=0.0, threshold_why=f"a difference whose interval (printing and sampling of both runs, whole responses alike) excludes 0, and that is {SMALLEST:.0%} of the accept length or more",
         competitor=Competitor(fault="data.too-little", margin=f"{better.value - worse.value:.1%} between two runs of one drafter, at least {_gap(low, high):.1%} at the ends of the intervals",
                               why_rejected=f"a weak drafter is weak on both renderings; this one accepts {better.value:.1%} on the other. data.domain is no rival either: the dataset is the same"),
         refuted_by="the same two figures with one and the same hash of the rendered prompts",
@@ -91,13 +89,19 @@ def _share(run: Run) -> stats.Estimate | None:
     rounds = run.rounds or FEW_ROUNDS
     if run.accept_length is not None and run.steps:
         al, steps = run.accept_length, run.steps
-        half = sampling_half_width(min(max(al.value, 1.0), steps + 1.0), rounds, steps + 1, run.survival)
+        half = sampling_half_width(min(max(al.value, 1.0), steps + 1.0), rounds, steps + 1, run.survival, DESIGN)
         return stats.Estimate((al.value - 1) / steps, (al.low - half - 1) / steps, (al.high + half - 1) / steps, rounds, rounds, "printing and sampling")
     if run.accept_rate is not None:
         rate = run.accept_rate
-        half = sampling_half_width(1 + rate.value, rounds, 2)
+        half = sampling_half_width(1 + rate.value, rounds, 2, design=DESIGN)
         return stats.Estimate(rate.value, rate.low - half, rate.high + half, rounds, rounds, "printing and sampling")
     return None
+
+
+def _lost(low: Run, high: Run) -> float:
+    """Difference of the two as a share of the higher accept length; one draft a round where the steps are not recorded, which makes it smallest."""
+    steps = low.steps or 1
+    return steps * (_share(high).value - _share(low).value) / (1 + steps * _share(high).value)
 
 
 def _gap(a: Run, b: Run) -> float:

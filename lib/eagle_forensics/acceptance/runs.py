@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,7 @@ def _run(row: dict[str, Any], index: int, coarsest: dict[str, int]) -> Run:
     values: dict[str, Any] = {"label": label}
     for name in _TEXTS:
         values[name] = _text(row.get(name))
+    values |= {"engine": values["engine"] and values["engine"].lower(), "engine_version": values["engine_version"] and re.sub(r"^[vV](?=\d)", "", values["engine_version"])}
     for name in (*_COUNTS, *_FLAGS):
         number = _number(row.get(name), name, label)
         if number is not None and number != int(number):

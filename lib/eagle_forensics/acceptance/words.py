@@ -22,3 +22,11 @@ def plural(n: int | None, noun: str) -> str:
 
 def listed(items: Sequence[Any]) -> str:
     return ", ".join(str(i) for i in items)
+
+
+MOST_PARTS = 8
+
+
+def few(parts: Sequence[str]) -> str:
+    """`a; b; c`; of more than `MOST_PARTS` the first ones and how many more there are."""
+    return "; ".join([*parts[:MOST_PARTS], *([f"and {len(parts) - MOST_PARTS} more"] if len(parts) > MOST_PARTS else [])])

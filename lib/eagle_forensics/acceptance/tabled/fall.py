@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from eagle_forensics.acceptance.ceiling import measured_accept_length
 from eagle_forensics.acceptance.confounds import ESSENTIAL, compare
-from eagle_forensics.acceptance.rendering import FEW_ROUNDS
+from eagle_forensics.acceptance.estimators import DESIGN, FEW_ROUNDS, SMALLEST
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.acceptance.words import spread
 from eagle_forensics.finding import Evidence
@@ -18,10 +18,8 @@ from eagle_forensics.stats import Estimate
 UNIT = "tokens per verify round"
 MOST_STEPS = 16
 """Taken for a run whose steps are not recorded: more than the published sweeps draft, and the more steps, the wider its interval."""
-SMALLEST = 0.05
-"""Loss as a share of the accept length. The smallest that was published as a fault of an engine: 5.4 % (2.39 to 2.26, prefix cache, sglang #11231) and
-5.8 % (2.41 to 2.27, batch of 32, sglang #21212); one prompt set served twice in another order of kernels moves by less."""
-TOLD = "intervals of 95 % that do not meet (by chance in 0.6 % of comparisons), and a loss of 5 % or more: the smallest published as an engine's fault"
+TOLD = (f"intervals of 95 % that do not meet (by chance in 0.6 % of comparisons), {DESIGN:g} times the variance of independent rounds (measured: rounds of one "
+        "response resemble each other), and a loss of 5 % or more: the smallest published as an engine's fault")
 
 
 @dataclass(frozen=True)
@@ -89,8 +87,8 @@ def fall(first: Run, second: Run) -> Fall:
 
 
 def accept_length(run: Run) -> Estimate:
-    """With printing and sampling error; unrecorded rounds are taken for those of one response, so that no interval is too narrow."""
-    return measured_accept_length(replace(run, rounds=run.rounds or FEW_ROUNDS, steps=run.steps or (None if run.ceiling else MOST_STEPS)))
+    """With printing and sampling error of rounds that come in responses; unrecorded rounds are taken for few, so that no interval is too narrow."""
+    return measured_accept_length(replace(run, rounds=run.rounds or FEW_ROUNDS, steps=run.steps or (None if run.ceiling else MOST_STEPS)), DESIGN)
 
 
 def rounds_note(runs: Sequence[Run]) -> tuple[Evidence, ...]:
