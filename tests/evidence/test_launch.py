@@ -292,3 +292,15 @@ def test_reprs_are_read_back(fields):
 def test_a_word_without_end_is_refused_at_once():
     with pytest.raises(EvidenceError, match="a word of more than 100000 characters"):
         shell.commands("--speculative-algorithm " + "x" * 1_000_000, "case")
+
+
+ASKED = "python3 -m sglang.launch_server --model-path /t --speculative-algorithm EAGLE3 --speculative-num-steps 3"
+
+
+@pytest.mark.parametrize("text", [
+    f"bash -c '{ASKED}'", f'/bin/bash -lc "cd /srv && source venv/bin/activate && exec {ASKED}"', f"docker run -e A=1 --gpus all image sh -c \"{ASKED}\"",
+    f"bash -c \"bash -c '{ASKED}'\"", json.dumps(ASKED.split()), json.dumps(["/bin/sh", "-c", ASKED])])
+def test_a_command_inside_of_a_shell_or_a_list_of_words(text):
+    found = read_launch(text)
+    assert found.arguments == {"model_path": "/t", "speculative_algorithm": "EAGLE3", "speculative_num_steps": "3"}
+    assert found.env == ({"A": "1"} if "docker" in text else {})

@@ -8,7 +8,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ MAX_SCRIPT_BYTES = 4_000_000
 ENTRY = re.compile(r"^(sglang\.launch_server|sglang\.launch_server_.*|vllm\.entrypoints\.\S+|.*launch_server\.py|trtllm-serve)$")
 """Words after which the server's own arguments follow; besides them `vllm serve`, `sglang serve` and the engines' images."""
 IMAGE = re.compile(r"^([\w.:-]+/)*(vllm-openai|sglang|vllm)[\w.-]*(:[\w.-]+)?(@sha256:\w+)?$")
+INNER = re.compile(r"^(?:\S*/)?(?:ba|z|da|k)?sh$")
+"""A shell whose `-c` holds the command."""
+INNER_FLAG = re.compile(r"^-[a-z]*c$")
 LOG_MARKS = (b"server_args=ServerArgs(", b"non-default args: {", b"args: Namespace(")
 """What SGLang prints at start, and vLLM (newer and older)."""
 REPLY_ONLY = {"internal_states", "version", "launch_command", "status", "state", "ready"}
@@ -41,7 +46,7 @@ def read_launch(source: str | Path, base: Path | None = None) -> LaunchLine:
     """
     path = _path(source, base)
     if path is None:
-        return _from_shell(str(source), "case")
+        return _from_shell(_exec_form(str(source)), "case")
     try:
         size = path.stat().st_size
         head = b"" if size > MAX_SCRIPT_BYTES else path.read_bytes()
@@ -65,7 +70,7 @@ def _path(source: str | Path, base: Path | None) -> Path | None:
     text = str(source).strip()
     if not text:
         raise EvidenceError("serving.launch is empty; expected launch arguments or the path of a script or log. Fill it in or delete the key.")
-    if not isinstance(source, Path) and ("\n" in text or len(text) > 1024 or text.startswith("-")):
+    if not isinstance(source, Path) and ("\n" in text or len(text) > 1024 or text.startswith(("-", "["))):
         return None
     path = (base / text) if base else Path(text)
     try:
@@ -78,8 +83,29 @@ def _path(source: str | Path, base: Path | None) -> Path | None:
     return None
 
 
+def _exec_form(text: str) -> str:
+    """A command written as a JSON list of words (a container's `command` or CMD) as one line; any other text as it is."""
+    try:
+        words = json.loads(text) if text.lstrip().startswith("[") else None
+    except (ValueError, RecursionError):
+        return text
+    return shlex.join(words) if isinstance(words, list) and words and all(isinstance(w, str) for w in words) else text
+
+
+def _opened(found: Sequence[shell.Command], origin: str) -> Iterator[shell.Command]:
+    """The commands, with those of a `bash -c` script in its place; what is set around it holds inside."""
+    for command in found:
+        words = command.words
+        script = next((after for word, flag, after in zip(words, words[1:], words[2:], strict=False) if INNER.match(word) and INNER_FLAG.match(flag)), None)
+        if script is None:
+            yield command
+        else:
+            around = {**_container_env(words), **command.env}
+            yield from (replace(c, env={**around, **c.env}, line=command.line) for c in _opened(shell.commands(script, origin), origin))
+
+
 def _from_shell(text: str, origin: str) -> LaunchLine:
-    found = shell.commands(text, origin)
+    found = list(_opened(shell.commands(text, origin), origin))
     launches = [(command, argv) for command in found if (argv := _server_arguments(command.words)) is not None]
     bare = [command for command in found if command.words[0].startswith("-")]
     notes = []
@@ -228,7 +254,7 @@ def _words(node: Mapping[str, Any], origin: str) -> list[str]:
             words += _shell_words(value, origin)
         elif isinstance(value, list):
             words += [str(v) for v in value]
-    if len(words) == 3 and re.match(r"^-[a-z]*c$", words[1]):
+    if len(words) == 3 and INNER_FLAG.match(words[1]):
         return _shell_words(words[2], origin)
     return words
 
