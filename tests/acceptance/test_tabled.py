@@ -180,7 +180,7 @@ def clustered(rng, rounds, responses=None, rate=0.6, steps=3):
 def test_equal_servers_are_accused_in_less_than_one_table_of_twenty(rounds):
     """Eight runs of one server under other switches, loads, versions and renderings; with independent rounds 12 to 45 of 100 such tables accused."""
     rng, accused = np.random.default_rng(0), 0
-    off = {name: 0 for name in ("prefix_cache", "dp_attention", "images", "cuda_graph")}
+    off = dict.fromkeys(("prefix_cache", "dp_attention", "images", "cuda_graph"), 0)
     for _ in range(100):
         rows = [off, *(off | {name: 1} for name in off), off | {"concurrency": 32}, off | {"engine_version": "0.5.20"}, *(off | {"prompts_hash": f"h{i}"} for i in range(4))]
         tabled = table(*(row | {"accept_length": clustered(rng, rounds), "rounds": rounds} for row in rows))
