@@ -86,6 +86,13 @@ def changes(rows: Sequence[Row], before: dict[str, Any] | None) -> list[str]:
     return lines + [f"gone: {name}" for name in old]
 
 
+def brief(lines: Sequence[str]) -> str:
+    """Changes on a line: what was mended or broken by name, new and gone cases counted."""
+    kinds = Counter(line.partition(":")[0] for line in lines)
+    counted = [f"{kinds[kind]} {kind}" for kind in ("new", "gone") if kinds[kind]]
+    return "; ".join([*(line for line in lines if line.partition(":")[0] not in ("new", "gone")), *counted])
+
+
 def report(rows: Sequence[Row], before: dict[str, Any] | None) -> str:
     """The printed end of a line-up."""
     lines = ["", "planted -> named (cases)"]
@@ -98,5 +105,5 @@ def report(rows: Sequence[Row], before: dict[str, Any] | None) -> str:
         lines += [f"    known: {KNOWN_MISSES[row['name']]}"] if row["name"] in KNOWN_MISSES else [f"    {s[:260]}" for s in row["statements"]]
     mended = [name for name in KNOWN_MISSES if any(r["name"] == name and r["right"] for r in rows)]
     lines += [f"  no longer missed, take it off known_misses.json: {name}" for name in mended]
-    lines += ["", "against the last result: " + ("; ".join(changes(rows, before)) or "no change")]
+    lines += ["", "against the last result: " + (brief(changes(rows, before)) or "no change")]
     return "\n".join(lines)

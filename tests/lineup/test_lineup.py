@@ -93,4 +93,6 @@ def test_counts_confusion_and_changes():
     assert score.confusion(rows) == {score.NONE: {B: 1, score.NONE: 1, C: 1}, A: {A: 2, C: 1}, B: {B: 1}}
     assert [r["name"] for r in score.unexpected(rows)] == ["b", "c", "d"]
     before = {"cases": [rows[0] | {"right": False}, rows[1] | {"right": True}, rows[2] | {"name": "z"}]}
-    assert [line.split(":")[0] for line in score.changes(rows, before)] == ["mended", "BROKEN", "new", "new", "new", "gone"]
+    changes = score.changes(rows, before)
+    assert [line.split(":")[0] for line in changes] == ["mended", "BROKEN", "new", "new", "new", "gone"]
+    assert score.brief(changes) == f"{changes[0]}; {changes[1]}; 3 new; 1 gone"

@@ -68,10 +68,6 @@ TABLES = (
         *n.launches(27.0, 1500.0, env={"NCCL_PROTO": "allreduce:Simple"}), *n.launches(24.0, 1700.0)]), SIZE, rival=IGNORED),
 )
 SERVER = (
-    planted("one-shot kernel refused on four GPUs behind switches", n.host(
-        engine="vllm", version="0.32.0", tp=4, log=n.nccl_log(ranks=4), topology=n.links(4, n.switches), server=n.refusal("Custom allreduce")), REFUSED, rival=FALLBACK),
-    planted("one-shot kernel refused on four GPUs of one socket, peer-to-peer to SYS", n.host(
-        tp=4, env=SYS, log=n.nccl_log(ranks=4, env=SYS), topology=n.links(4, lambda i, j: "NODE"), server=n.refusal() + n.decode()), REFUSED, rival=FALLBACK),
     planted("NVLink that the engine does not see", n.host(hardware=n.H100, topology=n.links(8, n.nvlink), log=NVL_LOG, server=n.refusal("CustomAllReduceV2", ranks=8)), REFUSED, rival=FALLBACK),
     planted("first all-reduce never ends, all ranks say so", n.host(
         tp=4, log=n.nccl_log(ranks=4, tokens=()), server=n.watchdog(range(4)), topology=n.links(4, lambda i, j: "NODE"),

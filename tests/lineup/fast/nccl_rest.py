@@ -52,7 +52,7 @@ DOUBLE = (
         *n.launches(24.0, nccl="2.29.7"), *n.launches(15.5)]), REGRESSION, IGNORED),
     planted("a tuner file pins large messages, and rounds are eager", n.host(log=n.nccl_log(plugin=3, channels=8, large=LARGE), server=n.decode(replayed=False)), PINNED, EAGER),
     planted("one-shot kernel refused, and rounds are eager", n.host(
-        tp=4, env=SYS, log=n.nccl_log(ranks=4, env=SYS), topology=n.links(4, n.switches), server=n.refusal() + n.decode(replayed=False)), REFUSED, EAGER),
+        tp=4, env=SYS, log=n.nccl_log(ranks=4, env=SYS), topology=n.links(4, n.switches), server=n.refusal() + n.decode(replayed=False)), EAGER),
     planted("both transports off, and a dead variable", n.host(env=BOTH_OFF | {"NCCL_LL_THRESHOLD": "65536"}), SOCKETS, IGNORED),
     planted("cannot win on a machine whose search fails: the incident", n.host(
         steps=1, env=n.ON, log=n.lost_log(), rows=p.INCIDENT, topology=n.links(8, n.two_sockets)), CANNOT_WIN, FALLBACK, notebooks=(4, 5)),
@@ -117,6 +117,10 @@ ABSTAIN = (
     abstains("a timeout at the first collective, nccl-tests runs with peer-to-peer", n.host(
         tp=4, log=n.nccl_log(ranks=4, tokens=()), server=n.watchdog(range(3)), tests=[n.report({n.VERIFY: 26.0}, ranks=4), n.report({n.VERIFY: 44.0}, {"NCCL_P2P_DISABLE": "1"}, ranks=4)])),
     abstains("ranks that time out at different collectives", n.host(tp=4, log=n.nccl_log(ranks=4), server=n.watchdog([0], 5730, "BROADCAST") + n.watchdog([3], 5729, "BROADCAST"))),
+    abstains("one-shot kernel refused on four GPUs behind switches", n.host(
+        engine="vllm", version="0.32.0", tp=4, log=n.nccl_log(ranks=4), topology=n.links(4, n.switches), server=n.refusal("Custom allreduce")), "PASS", "INCONCLUSIVE", suspects=(REFUSED,)),
+    abstains("one-shot kernel refused on four GPUs of one socket, peer-to-peer to SYS", n.host(
+        tp=4, env=SYS, log=n.nccl_log(ranks=4, env=SYS), topology=n.links(4, lambda i, j: "NODE"), server=n.refusal() + n.decode()), "PASS", "INCONCLUSIVE", suspects=(REFUSED,)),
     abstains("kernel refused on one socket, no log of NCCL", n.host(tp=4, env=None, topology=n.links(4, n.switches), server=n.refusal())),
     abstains("kernel refused for want of peer access", n.host(tp=4, env=None, topology=n.links(4, n.switches), server=n.refusal(why="your platform lacks GPU P2P capability or P2P test failed"))),
     abstains("nothing of the interconnect but the launch line", n.host(env=None)),
