@@ -287,6 +287,13 @@ def printed(value: float, decimals: int) -> Estimate:
     return Estimate(float(value), float(value) - half, float(value) + half, 0, 0, f"rounding to {decimals} decimals")
 
 
+def chance_of_equal_counts(mean: float, n: int) -> float:
+    """Chance that two unrelated series of n counts, Poisson with this mean, agree in every one of them."""
+    from scipy import special
+
+    return float(special.ive(0, 2 * mean) ** n)
+
+
 def interval_of(draws: Sequence[float], value: float, n: int, method: str) -> Estimate:
     """`value` with the central 95 % of simulated or resampled `draws`."""
     low, high = np.quantile(np.asarray(draws, float), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from eagle_forensics import stats
+from eagle_forensics.drafter.network.forms import FAULTS, FIRST_ALONE, layer_forms
 from eagle_forensics.drafter.recorded import Recorded
 from eagle_forensics.drafter.served.study import findings
 from eagle_forensics.drafter.served.text import (
@@ -43,13 +44,14 @@ class Fed(tiny.TinyTarget):
         self.views = [self.views[b] for b in boundaries]
 
 
-def served(seed, fed, setting, answers=4):
-    """(drafter, sequences, answers) of a server that feeds the boundaries `fed`."""
-    weights, flags = tiny.weights(60 + seed, vocab=VOCAB, draft_vocab=VOCAB), DraftFlags(False, False, False, False)
+def served(seed, fed, setting, weights=None, answers=4, **dense):
+    """(drafter, sequences, answers) of a server that feeds the boundaries `fed`; `dense`: what it computes otherwise than the reference."""
+    flags = DraftFlags(False, False, False, False)
+    weights = weights or tiny.weights(60 + seed, vocab=VOCAB, draft_vocab=VOCAB)
     rows, found = [], []
     for i in range(answers):
         prompt = [i % VOCAB, (i * 2 + 1) % VOCAB, 2]
-        ids, accepted = decode_with_trees(Fed(seed, fed), tiny.Dense(weights, flags), prompt, 40 + i, setting.steps, setting.topk, setting.draft_tokens)
+        ids, accepted = decode_with_trees(Fed(seed, fed), tiny.Dense(weights, flags, **dense), prompt, 40 + i, setting.steps, setting.topk, setting.draft_tokens)
         planes = {f"b={b}": torch.from_numpy(p) for b, p in enumerate(Fed(seed).states(ids))}
         rows.append(Recorded(planes, torch.tensor(ids), torch.arange(len(ids)) >= 3, f"a{i}"))
         found.append(ServedAnswer(f"a{i}", tuple(prompt), tuple(ids[3:]), len(accepted)))
@@ -60,7 +62,7 @@ def served(seed, fed, setting, answers=4):
 @pytest.mark.parametrize("fed", [SERVED, TRAINED, (0, 2, 1)])
 def test_the_wiring_that_was_fed_takes_the_loops_rounds_to_the_integer(fed, setting):
     drafter, rows, answers = served(3, fed, setting)
-    tried = wirings(drafter, SimpleNamespace(layers=LAYERS, rope=None), KNOWN, norm=None, topk=setting.topk)
+    tried = wirings(drafter, SimpleNamespace(layers=LAYERS, rope=None), KNOWN, norm=None, topk=setting.topk, exact=True)
     found = walk_answers(drafter, rows, answers, tried, setting)
     right = next(w for w in found if w.wiring == Wiring(tuple(f"b={b}" for b in fed)))
     assert (right.missed, right.off) == (0, 0) and right.difference.value == 0
@@ -70,9 +72,32 @@ def test_the_wiring_that_was_fed_takes_the_loops_rounds_to_the_integer(fed, sett
     assert counts_table([right], KNOWN)[0]["answers reproduced"] == "4 of 4"
 
 
+LACKING = {
+    "the MLP's output without the residual": {"lacks": ("mlp residual",)}, "the attention's output without the residual": {"lacks": ("attention residual",)},
+    "both outputs without the residual": {"lacks": ("attention residual", "mlp residual")}, "the hidden state not normed": {"lacks": ("hidden norm",)},
+    "the embedding not normed": {"lacks": ("embedding norm",)}, "the upper draft layers without the residual": {"lacks": ("attention residual", "mlp residual"), "above": 1},
+    FIRST_ALONE: {"layers": 1}}
+
+
+@pytest.mark.parametrize("layer", FAULTS)
+def test_a_layer_computed_otherwise_takes_the_loops_rounds_to_the_integer_and_no_other_wiring_does(layer):
+    setting = Setting(3, 1, 4)
+    weights = tiny.weights(63, layers=1 + (FAULTS[layer] == "drafter.extra-layers"), vocab=VOCAB, draft_vocab=VOCAB)
+    drafter, rows, answers = served(3, TRAINED, setting, weights, **LACKING[layer])
+    found = walk_answers(drafter, rows, answers, wirings(drafter, SimpleNamespace(layers=LAYERS, rope=None), KNOWN, norm=None, topk=1, exact=True), setting)
+    assert [w.wiring.layer for w in found if not w.missed] == [layer]
+
+
+def test_other_ways_to_compute_a_layer_are_walked_in_float32_and_extra_layers_where_there_are_some():
+    one = tiny.drafter(tiny.weights(63, vocab=VOCAB, draft_vocab=VOCAB))
+    assert set(layer_forms(tiny.drafter(tiny.weights(63, layers=2)))) == set(LACKING) == set(FAULTS) > set(layer_forms(one)) and set(map(FAULTS.get, layer_forms(one))) == {"drafter.residual"}
+    tried = wirings(one, SimpleNamespace(layers=LAYERS, rope=None), KNOWN, norm=None, topk=1, exact=False)
+    assert not any(w.layer for w in tried)
+
+
 def walked(planes, rounds, *, counted=(10, 12, 14), **more):
     tokens = [30, 30, 30]
-    return Walked(Wiring(tuple(f"b={b}" for b in planes), **more), tuple(rounds), tuple(counted), stats.paired_difference(tokens, tokens, rounds, counted))
+    return Walked(Wiring(tuple(f"b={b}" for b in planes), **more), tuple(rounds), tuple(counted), tuple(tokens), stats.paired_difference(tokens, tokens, rounds, counted))
 
 
 def said(*found, known=KNOWN, exact=True):
@@ -94,7 +119,7 @@ def test_other_states_that_take_every_count_are_the_fault_and_the_trained_ones_a
     assert "46 instead of 36 verify rounds" in found.predicted_effect and "miss 3 of 3 answers by 24" in found.competitor.margin
     assert said(walked(TRAINED, OFF), walked((1, 0, 2), RIGHT)).fault == "wiring.plane-order"
     assert "rules say otherwise" in said(walked(TRAINED, OFF), walked((0, 2, 3), RIGHT)).statement
-    graph = Walked(Wiring(("decode 0", "decode 1", "decode 2"), name=GRAPH), RIGHT, RIGHT, walked(TRAINED, RIGHT).difference)
+    graph = Walked(Wiring(("decode 0", "decode 1", "decode 2"), name=GRAPH), RIGHT, RIGHT, (30, 30, 30), walked(TRAINED, RIGHT).difference)
     assert said(walked(TRAINED, OFF), graph, known=Known(TRAINED, TRAINED, SERVED)).fault == "wiring.graph-default-layers"
 
 
@@ -103,6 +128,34 @@ def test_a_head_read_in_another_way_is_named_by_the_part():
     assert (found.status, found.fault) == (Status.FAIL, "drafter.norm-flags")
     shifted = said(walked(TRAINED, OFF), walked(TRAINED, RIGHT, token_shift=0), walked(SERVED, (20, 20, 20)))
     assert shifted.status is Status.INCONCLUSIVE, "no server shifts its tokens: nobody is accused"
+
+
+MLP, ALONE = "the MLP's output without the residual", FIRST_ALONE
+MORE, FEWER, FLAGGED = (16, 19, 20), (10, 12, 13), {"flags": DraftFlags(True, None, None, None)}
+
+
+def dropped(*others, trained=FEWER, layer=MLP, counted=MORE):
+    """The server takes more rounds than the reference's layer would: those of a layer computed otherwise."""
+    return said(walked(TRAINED, trained, counted=counted), walked(TRAINED, counted, counted=counted, layer=layer), *(walked(planes, rounds, counted=counted, **more) for planes, rounds, more in others))
+
+
+def test_a_layer_computed_otherwise_is_named_with_the_nearest_flags_as_its_rival():
+    found = dropped((SERVED, (18, 22, 23), {}), (TRAINED, (22, 25, 26), FLAGGED))
+    assert (found.status, found.fault, found.competitor.fault) == (Status.FAIL, "drafter.residual", "drafter.norm-flags")
+    assert MLP in found.statement and "norm_before_residual on" in found.competitor.margin and "35 instead of 55 verify rounds" in found.predicted_effect
+    alone = dropped((SERVED, (18, 22, 23), {}), (TRAINED, (17, 21, 22), {"layer": MLP}), layer=ALONE)
+    assert (alone.fault, alone.competitor.fault) == ("drafter.extra-layers", "drafter.residual") and MLP in alone.competitor.margin
+
+
+@pytest.mark.parametrize(("found", "words"), [
+    (dropped((TRAINED, MORE, FLAGGED)), "cannot choose"),
+    (dropped((SERVED, MORE, {})), "cannot choose"),
+    (dropped((TRAINED, (16, 19, 21), FLAGGED)), "cannot choose"),
+    (dropped((TRAINED, MORE, {"layer": ALONE})), "cannot choose"),
+    (dropped((SERVED, (18, 22, 23), {}), trained=(20, 22, 25)), "training may have computed it so"),
+    (dropped((SERVED, (27, 28, 28), {}), trained=FEWER, counted=(30, 30, 29)), "by chance")])
+def test_a_layer_is_not_accused_where_others_come_near_or_it_costs_nothing_or_nothing_is_accepted(found, words):
+    assert found.status is Status.INCONCLUSIVE and words in found.statement and found.fault is None
 
 
 @pytest.mark.parametrize(("found", "words"), [

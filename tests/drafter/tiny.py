@@ -66,10 +66,11 @@ def sequence(seed: int, length: int = 13, prompt: int = 4, planes: int = AUX, vo
 class Dense:
     """The drafter as a server runs it: one position after the other, a list of keys and values, numpy in float64."""
 
-    def __init__(self, w: dict[str, torch.Tensor], flags: DraftFlags, theta: float = 10000.0) -> None:
+    def __init__(self, w: dict[str, torch.Tensor], flags: DraftFlags, theta: float = 10000.0, *, lacks: tuple[str, ...] = (), above: int = 0, layers: int | None = None) -> None:
+        """`lacks`: of `attention residual`, `mlp residual`, `hidden norm`, `embedding norm` what is left out, in layers from `above` on; `layers`: as many are run."""
         self.w = {k: v.numpy() for k, v in w.items()}
-        self.flags, self.theta = flags, theta
-        self.layers = len({k.split(".")[1] for k in w if k.startswith("layers.")})
+        self.flags, self.theta, self.lacks, self.above = flags, theta, lacks, above
+        self.layers = layers or len({k.split(".")[1] for k in w if k.startswith("layers.")})
 
     def fuse(self, planes: list[np.ndarray]) -> np.ndarray:
         """fc of the planes of one position, each [Ht]."""
@@ -84,13 +85,14 @@ class Dense:
     def step(self, token: int, h: np.ndarray, position: int, cache: list[list]) -> np.ndarray:
         """One position through all layers; appends to `cache` (a list of (key, value) a layer) and returns the state before the last norm."""
         for i in range(self.layers):
-            at = f"layers.{i}."
+            at, lacks = f"layers.{i}.", self.lacks if i >= self.above else ()
             if i == 0:
-                normed = self._rms(h, at + "hidden_norm.weight")
+                normed = h if "hidden norm" in lacks else self._rms(h, at + "hidden_norm.weight")
                 residual = normed if self.flags.norm_before_residual else h
-                x = np.concatenate([self._rms(self.w["embed_tokens.weight"][token], at + "input_layernorm.weight"), normed])
+                e = self.w["embed_tokens.weight"][token]
+                x = np.concatenate([e if "embedding norm" in lacks else self._rms(e, at + "input_layernorm.weight"), normed])
             else:
-                residual, x = h, self._rms(h, at + "input_layernorm.weight")
+                residual, x = h, h if "hidden norm" in lacks else self._rms(h, at + "input_layernorm.weight")
             q, k, v = (self._linear(x, f"{at}self_attn.{n}_proj").reshape(-1, DIM) for n in "qkv")
             cache[i].append((self._rope(k, position), v))
             q, out = self._rope(q, position), []
@@ -98,10 +100,10 @@ class Dense:
                 score = np.array([q[head] @ key[head * KV // HEADS] for key, _ in cache[i]]) / DIM ** 0.5
                 p = np.exp(score - score.max())
                 out.append(sum(a * value[head * KV // HEADS] for a, (_, value) in zip(p / p.sum(), cache[i], strict=True)))
-            h = residual + self._linear(np.concatenate(out), at + "self_attn.o_proj")
+            h = self._linear(np.concatenate(out), at + "self_attn.o_proj") + (0 if "attention residual" in lacks else residual)
             y = self._rms(h, at + "post_attention_layernorm.weight")
             gate = self._linear(y, at + "mlp.gate_proj")
-            h = h + self._linear(gate / (1 + np.exp(-gate)) * self._linear(y, at + "mlp.up_proj"), at + "mlp.down_proj")
+            h = (0 if "mlp residual" in lacks else h) + self._linear(gate / (1 + np.exp(-gate)) * self._linear(y, at + "mlp.up_proj"), at + "mlp.down_proj")
         return h
 
     def draft_id(self, h: np.ndarray) -> int:

@@ -50,14 +50,21 @@ class Layer:
     mlp_biases: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
     """Of gate, up and down."""
     embedding_norm: torch.Tensor | None
-    """None above the first layer, which alone reads the embedding."""
-    hidden_norm: torch.Tensor
+    """None above the first layer, which alone reads the embedding, or where it is left out (`forms`)."""
+    hidden_norm: torch.Tensor | None
+    """None where it is left out."""
     post_norm: torch.Tensor
+    attention_residual: bool = True
+    mlp_residual: bool = True
+    """Whether the state is added to what attention and MLP give."""
 
     def after_attention(self, residual: torch.Tensor, attended: torch.Tensor, eps: float) -> torch.Tensor:
         """The layer's output [N, H] from the attention's [N, NH * Dv]."""
-        h = linear(attended, self.o, self.o_bias).add_(residual)
-        return feed_forward(rms_norm(h, self.post_norm, eps), self.gate, self.up, self.down, self.mlp_biases).add_(h)
+        h = linear(attended, self.o, self.o_bias)
+        if self.attention_residual:
+            h.add_(residual)
+        out = feed_forward(rms_norm(h, self.post_norm, eps), self.gate, self.up, self.down, self.mlp_biases)
+        return out.add_(h) if self.mlp_residual else out
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,10 +62,10 @@ class Chunk:
         Computed once a token: they are the same for all wirings and steps.
         """
         layer = drafter.layers[0]
-        if id(layer) not in self._shares:
-            self._shares[id(layer)] = embedding_shares(drafter, self.tokens)
+        if layer not in self._shares:
+            self._shares[layer] = embedding_shares(drafter, self.tokens)
         token = torch.minimum((at + shift).clamp_min(0), self.last[at])
-        return [share[token] for share in self._shares[id(layer)]]
+        return [share[token] for share in self._shares[layer]]
 
 
 def chunks(sequences: Sequence[Recorded], steps: int, tokens: int = CHUNK_TOKENS) -> Iterator[Chunk]:
@@ -167,7 +167,7 @@ class Chains:
     def _entry(self, index: int, h: torch.Tensor, shares: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, Sequence[torch.Tensor | None]]:
         """What a layer's attention reads, its residual, and the embedding's shares (none above layer 0)."""
         layer = self.drafter.layers[index]
-        normed = rms_norm(h, layer.hidden_norm, self.drafter.eps)
+        normed = h if layer.hidden_norm is None else rms_norm(h, layer.hidden_norm, self.drafter.eps)
         if index:
             return normed, h, [None] * len(shares)
         return normed, normed if self.drafter.flags.norm_before_residual else h, shares
@@ -189,5 +189,6 @@ def embedding_shares(drafter: Drafter, tokens: torch.Tensor) -> tuple[torch.Tens
     """What the embedding of `tokens` [N] adds to each projection of layer 0's input, [N, out] each."""
     layer = drafter.layers[0]
     e = drafter.embedding[tokens].to(drafter.device, drafter.dtype)
-    e = rms_norm(e, layer.embedding_norm, drafter.eps)
+    if layer.embedding_norm is not None:
+        e = rms_norm(e, layer.embedding_norm, drafter.eps)
     return tuple(entry.of_embedding(e) for entry in layer.attention.inputs())

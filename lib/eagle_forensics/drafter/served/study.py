@@ -110,7 +110,7 @@ def _walk(case: Case, found: ServedAnswers, layers: Mapping[str, Any], predicted
     drafter = load_drafter(draft, target, embedding_from="target" if found.engine == "sglang" else "draft")
     known, setting = _known(layers, predicted), walking.Setting(found.steps, found.topk or 1, found.draft_tokens)
     norm = final_norm(target)
-    tried = walking.wirings(drafter, target, known, norm=norm, topk=setting.topk)
+    tried = walking.wirings(drafter, target, known, norm=norm, topk=setting.topk, exact=exact)
     chosen, left_out = _chosen(found, target, 2 * drafter.head.numel() * setting.steps * setting.topk * len(tried) * (8 if setting.topk > 1 else 1))
     states = target_states(target, [(*a.prompt_ids, *a.output_ids) for a in chosen], walking.boundaries_needed(tried, known), cache=False, float32=exact, progress=progress)
     walked = walking.walk_answers(drafter, walking.recorded(chosen, states, known), chosen, tried, setting, norm=norm, progress=progress)

@@ -14,6 +14,7 @@ import torch
 
 from eagle_forensics import stats
 from eagle_forensics.boundary import format_boundaries
+from eagle_forensics.drafter.network.forms import layer_forms
 from eagle_forensics.drafter.network.model import Drafter
 from eagle_forensics.drafter.prediction.tree import grow_trees
 from eagle_forensics.drafter.recorded import ZERO, Recorded
@@ -58,6 +59,8 @@ class Walked:
     """Verify rounds by the walk, one number an answer."""
     served: tuple[int, ...]
     """Verify rounds that the server counted."""
+    tokens: tuple[int, ...]
+    """Tokens of these rounds."""
     difference: stats.Estimate
     """Accept length of the walk minus that of the server, paired over answers."""
 
@@ -72,9 +75,10 @@ class Walked:
         return sum(abs(a - b) for a, b in zip(self.rounds, self.served, strict=True))
 
 
-def wirings(drafter: Drafter, target: Target, known: Known, *, norm: FinalNorm | None, topk: int) -> tuple[Wiring, ...]:
+def wirings(drafter: Drafter, target: Target, known: Known, *, norm: FinalNorm | None, topk: int, exact: bool) -> tuple[Wiring, ...]:
     """What the server may feed: the known sets, those one layer beside them, the usual ones, orders of the known ones, departures from
-    the trained one, and zeros. Trees, which cost more, take sets and swaps of neighbouring planes alone."""
+    the trained one, and zeros. Trees, which cost more, take sets and swaps of neighbouring planes alone. Other ways to compute the draft
+    layer are tried where counts are `exact`: an accept length alone does not tell them from other states."""
     sets = [*filter(None, (known.trained, known.served)), *_beside(known, target.layers), *candidate_sets(target.layers)]
     found = [_of(ids) for ids in sets if len(ids) == drafter.n_aux]
     if known.graph and known.served and len(known.graph) == len(known.served) == drafter.n_aux:
@@ -85,6 +89,7 @@ def wirings(drafter: Drafter, target: Target, known: Known, *, norm: FinalNorm |
     else:
         found += [Wiring(order) for ids in known_sets for order in plane_orders(_of(ids).planes, drafter.n_aux)]
         found += [w for w in variations(drafter, _of(known.trained), norm=norm, rope=ropes(drafter, target.rope)) if not w.leaks] if known.trained in known_sets else []
+        found += [replace(_of(known.trained), layer=name) for name in layer_forms(drafter)] if exact and known.trained in known_sets else []
         found.append(Wiring((ZERO,) * drafter.n_aux))
     return tuple(dict.fromkeys(found))
 
@@ -112,7 +117,7 @@ def walk_answers(drafter: Drafter, sequences: Sequence[Recorded], answers: Seque
                  norm: FinalNorm | None = None, progress: Callable[[str], None] | None = None) -> tuple[Walked, ...]:
     """Every wiring's verify rounds beside the server's, the nearest first. Each answer needs two tokens: the first comes from prefill."""
     served = tuple(a.rounds for a in answers)
-    tokens = [len(a.output_ids) - 1 for a in answers]
+    tokens = tuple(len(a.output_ids) - 1 for a in answers)
     say = progress or (lambda line: None)
     say(f"walking {len(answers)} served answers under {len(tried)} wirings")
     if setting.topk == 1:
@@ -120,7 +125,7 @@ def walk_answers(drafter: Drafter, sequences: Sequence[Recorded], answers: Seque
     else:
         counts = [[s.rounds(setting.steps, setting.draft_tokens).rounds for s in grow_trees(drafter, sequences, w.planes, setting.steps, setting.topk).sequences] for w in tried]
     level = stats.simultaneous_level(len(tried))
-    found = [Walked(w, tuple(c), served, stats.paired_difference(tokens, tokens, c, served, level=level)) for w, c in zip(tried, counts, strict=True)]
+    found = [Walked(w, tuple(c), served, tokens, stats.paired_difference(tokens, tokens, c, served, level=level)) for w, c in zip(tried, counts, strict=True)]
     return tuple(sorted(found, key=lambda w: (w.missed, w.off)))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from eagle_forensics import stats
+from eagle_forensics.drafter.network.forms import FAULTS
 from eagle_forensics.drafter.served.text import GRAPH, Known, Walked, by_rules, named, trained_wiring
 from eagle_forensics.drafter.served.walked import ServedText
 from eagle_forensics.drafter.wirings.contract import FAULT_OF
@@ -13,10 +15,11 @@ from eagle_forensics.faults import fault
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
 SHOWN = 6
+CHANCE = 1 - stats.LEVEL
 LEAST_MISSED = 2
 """Answers that a rejected wiring has to miss: one near tie can change the count of one answer. On few answers some of a hundred wirings give all
 counts by chance, but then others miss only one, and nobody is named."""
-SERVABLE = ("states", "forms", "flags", "rope", "d2t")
+SERVABLE = ("layer", "flags", "rope", "d2t", "forms", "states")
 """Parts that a server can get wrong; a shift of tokens is not among them, so it accuses nobody."""
 
 
@@ -42,11 +45,17 @@ def served_text_finding(text: ServedText) -> Finding:
         return _right(shown, lead, how, text, trained, fits)
     if trained is None or len({_states(w) for w in fits}) > 1:
         return _several(shown, lead, how, fits, known)
-    certain = [part for part in FAULT_OF if part in SERVABLE and all(part in w.wiring.differences(trained.wiring) for w in fits)]
-    rival = _rival(found, fits, trained)
-    if not certain or trained.missed < LEAST_MISSED or (text.exact and rival.missed < LEAST_MISSED) or (not text.exact and (served is None or not any(w.wiring.same_feed(served) for w in fits))):
+    certain = [part for part in SERVABLE if all(part in w.wiring.differences(trained.wiring) for w in fits)]
+    faults = {_fault(w, trained, certain) for w in fits} if certain else set()
+    rivals = [w for w in found if w not in fits and w is not trained and (_states(w) != _states(fits[0]) or ("layer" in certain and _fault(w, trained, ("layer",)) not in faults))]
+    rival = rivals[0] if rivals else trained
+    if len(faults) != 1 or trained.missed < LEAST_MISSED or (text.exact and rival.missed < LEAST_MISSED) or (not text.exact and (served is None or not any(w.wiring.same_feed(served) for w in fits))):
         return _several(shown, lead, how, fits, known)
-    return _wrong(shown, lead, how, text, trained, fits, certain, rival)
+    if text.exact and (chance := _by_chance(fits[0], len(found))) > CHANCE:
+        return _several(shown, lead, how, fits, known, f"the server accepts so few drafts that one of {len(found)} wirings may give its counts by chance ({chance:.2g})")
+    if "layer" in certain and not trained.difference.low > 0:
+        return _several(shown, lead, how, fits, known, "computed the reference's way the drafter accepts no more here, so its training may have computed it so")
+    return _wrong(shown, lead, how, text, trained, fits, certain, rivals)
 
 
 def line(w: Walked, known: Known, *, exact: bool) -> str:
@@ -68,27 +77,25 @@ def _right(shown: dict[str, Any], lead: str, how: str, text: ServedText, trained
 
 
 def _wrong(shown: dict[str, Any], lead: str, how: str, text: ServedText, trained: Walked, fits: Sequence[Walked], certain: Sequence[str],
-           rival: Walked) -> Finding:
+           rivals: Sequence[Walked]) -> Finding:
     best, known = fits[0], text.known
-    slug = FAULT_OF[certain[0]]
-    if "states" in certain:
-        same = sorted(best.wiring.states) == sorted(trained.wiring.states)
-        slug = "wiring.graph-default-layers" if best.wiring.name == GRAPH else "wiring.plane-order" if same else "wiring.layer-offset"
+    slug = _fault(best, trained, certain)
     rules = by_rules(known)
     agree = " It is what the engine's rules say it serves." if rules and best.wiring.same_feed(rules) else " The engine's rules say otherwise." if rules else ""
     entry = fault(slug)
+    rival = next((w for w in rivals if "layer" in certain and _fault(w, trained, SERVABLE) == entry.rival), rivals[0] if rivals else trained)
     return Finding(
         **SERVED_TEXT, **shown, status=Status.FAIL, fault=slug, threshold=0, threshold_why="the same text, weights and arithmetic: the same rounds",
         statement=f"{lead}. {named(best.wiring, known)} gives the server's counts {how}, the trained wiring does not: {line(trained, known, exact=text.exact)}.{agree}",
-        competitor=Competitor(fault=entry.rival, margin=f"the nearest other states ({named(rival.wiring, known)}) miss {rival.missed} of {text.answers} answers by {rival.off} verify rounds",
+        competitor=Competitor(fault=entry.rival, margin=f"the nearest other {'computation' if rival.wiring.planes == best.wiring.planes else 'states'} ({named(rival.wiring, known)}) miss {rival.missed} of {text.answers} answers by {rival.off} verify rounds",
                               why_rejected=f"text, drafter and number of steps are the server's own; only {' and '.join(certain)} differ. {entry.told_apart}"),
         refuted_by="The same walk on answers to other prompts, served under the same launch line, gives other counts.", remedy=text.remedy or entry.remedy,
         predicted_effect=f"on this text {sum(trained.rounds)} instead of {sum(trained.served)} verify rounds", next_step="Apply the fix, measure the same prompts, and walk them again.")
 
 
-def _several(shown: dict[str, Any], lead: str, how: str, fits: Sequence[Walked], known: Known) -> Finding:
+def _several(shown: dict[str, Any], lead: str, how: str, fits: Sequence[Walked], known: Known, doubt: str = "") -> Finding:
     names = ", ".join(named(w.wiring, known) for w in fits[:SHOWN])
-    why = "what it was trained at is not known" if known.trained is None else "this text cannot choose, and nobody is accused"
+    why = f"{doubt}, and nobody is accused" if doubt else "what it was trained at is not known" if known.trained is None else "this text cannot choose, and nobody is accused"
     return Finding(**SERVED_TEXT, **shown, status=Status.INCONCLUSIVE, required=False, statement=f"{lead}. The server's counts are given {how} by {names}; {why}.",
                    next_step="Run notebook 02 with a dump, so that the trained boundaries are known." if known.trained is None else "Ask more prompts, or longer answers; the fingerprint of notebook 03 decides without counts.")
 
@@ -101,9 +108,19 @@ def _of(found: Sequence[Walked], wiring: Any) -> Walked | None:
     return next((w for w in found if wiring is not None and w.wiring.same_feed(wiring)), None)
 
 
-def _rival(found: Sequence[Walked], fits: Sequence[Walked], trained: Walked) -> Walked:
-    """The nearest states other than those that fit; the trained ones where no others were walked."""
-    return next((w for w in found if w not in fits and w is not trained and _states(w) != _states(fits[0])), trained)
+def _fault(w: Walked, trained: Walked, parts: Sequence[str]) -> str | None:
+    """What a server that feeds or computes so is accused of: the fault of the first of these parts in which it departs from the trained wiring."""
+    departs = [p for p in parts if p in w.wiring.differences(trained.wiring)]
+    if "states" in departs:
+        same = sorted(w.wiring.states) == sorted(trained.wiring.states)
+        return "wiring.graph-default-layers" if w.wiring.name == GRAPH else "wiring.plane-order" if same else "wiring.layer-offset"
+    return next((FAULTS[w.wiring.layer] if p == "layer" else FAULT_OF[p] for p in departs), None)
+
+
+def _by_chance(w: Walked, wirings: int) -> float:
+    """Chance that some wiring gives all counts without being the server's: each takes as many rounds less than tokens as it does, at random."""
+    spared = [tokens - rounds for tokens, rounds in zip(w.tokens, w.served, strict=True)]
+    return min(1.0, wirings * stats.chance_of_equal_counts(sum(spared) / len(spared), len(spared)))
 
 
 def _states(w: Walked) -> tuple[str, ...]:

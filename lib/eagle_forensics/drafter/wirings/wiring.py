@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from eagle_forensics.drafter.correctness import Correctness, SequenceCorrectness, judge
+from eagle_forensics.drafter.network import forms
 from eagle_forensics.drafter.network.fuse import Projections
 from eagle_forensics.drafter.network.model import Drafter
 from eagle_forensics.drafter.network.unroll import Chunk, chunks, unroll
@@ -33,6 +34,8 @@ class Wiring:
     """`offset` is the contract; `absolute` and `ignored` are the usual mistakes."""
     rope: Rope | None = field(default=None, hash=False)
     """Rotary setup other than the checkpoint's."""
+    layer: str = ""
+    """How the draft layers are computed, where it is not the reference's way: a name of `network.forms`."""
     name: str = ""
     """What this wiring stands for in the case: `trained`, `served`."""
 
@@ -50,6 +53,7 @@ class Wiring:
             parts += [f"{k} {'on' if v else 'off'}" for k, v in vars(self.flags).items() if v is not None]
         parts += [f"d2t {self.d2t}"] * (self.d2t != "offset")
         parts += [f"rope {self.rope.origin}"] if self.rope else []
+        parts += [self.layer] * bool(self.layer)
         return (f"{self.name}: " if self.name else "") + "; ".join(parts)
 
     @property
@@ -76,8 +80,8 @@ class Wiring:
         return replace(self, name="") == replace(other, name="")
 
     def differences(self, other: Wiring) -> tuple[str, ...]:
-        """In what two wirings differ: states, forms, token_shift, hidden_shift, flags, d2t, rope."""
-        parts = ("states", "forms", "token_shift", "hidden_shift", "flags", "d2t", "rope")
+        """In what two wirings differ: states, forms, token_shift, hidden_shift, flags, d2t, rope, layer."""
+        parts = ("states", "forms", "token_shift", "hidden_shift", "flags", "d2t", "rope", "layer")
         return tuple(p for p in parts if getattr(self, p) != getattr(other, p))
 
 
@@ -116,6 +120,8 @@ def _draft_ids(drafter: Drafter, chunk: Chunk, projections: Projections, wiring:
     own = drafter.with_flags(wiring.flags)
     if wiring.rope is not None:
         own = own.with_rope(wiring.rope)
+    if wiring.layer:
+        own = forms.computed(own, wiring.layer)
     hidden = projections.hidden(wiring.planes, norm_before_fc=bool(own.flags.norm_before_fc), fc_norm=bool(own.flags.fc_norm))
     if wiring.hidden_shift:
         at = torch.arange(len(hidden))
