@@ -13,7 +13,7 @@ from tests.config.papers import papers
 from tests.evidence import builders
 
 
-def found(folder, version, ids, recorded=None, modern=False, trainer="speculators"):
+def found(folder, version, ids, recorded=None, modern=False, trainer="speculators", stamped=None):
     dump = folder / "dump"
     dump.mkdir()
     if modern:
@@ -22,7 +22,7 @@ def found(folder, version, ids, recorded=None, modern=False, trainer="speculator
         torch.save({"input_ids": torch.arange(4), "loss_mask": torch.ones(4), "hidden_states": [builders.weights(4, builders.H)] * 4}, dump / "data_0.pt")
     if recorded:
         (dump / "data_config.json").write_text(json.dumps({"hidden_states": {"layer_ids": recorded}}))
-    case = papers(folder, trainer=(trainer, version), layer_ids=ids)
+    case = papers(folder, trainer=(trainer, version), layer_ids=ids, draft={"speculators_version": stamped} if stamped else None)
     text = (folder / "case.yaml").read_text().replace("training:", "training:\n  dump: {path: dump}")
     (folder / "case.yaml").write_text(text)
     items = extraction_findings(inspect(type(case).model_validate(case.model_dump(by_alias=True) | {"training": case.training.model_dump() | {"dump": {"path": dump}}})))
@@ -30,13 +30,26 @@ def found(folder, version, ids, recorded=None, modern=False, trainer="speculator
 
 
 @pytest.mark.parametrize(("version", "ids", "recorded", "status"), [
-    ("0.5.0", [2, 15, 27, 30], [2, 15, 27, 29], Status.FAIL), ("0.7.0", [2, 15, 27, 30], [1, 14, 26, 29], Status.PASS), ("0.4.0", [2, 15, 27, 29], [2, 15, 27, 29], Status.PASS),
+    ("0.5.0", [2, 15, 27, 30], [2, 15, 27, 29], Status.INCONCLUSIVE), ("0.7.0", [2, 15, 27, 30], [1, 14, 26, 29], Status.PASS), ("0.4.0", [2, 15, 27, 29], [2, 15, 27, 29], Status.PASS),
     ("0.5.0", [2, 15, 27, 30], None, Status.INCONCLUSIVE)])
 def test_an_older_dump(tmp_path, version, ids, recorded, status):
     item = found(tmp_path, version, ids, recorded)
     assert item.status is status and item.required
+    assert status is Status.PASS or item.fault == "data.extractor-drift"
+
+
+@pytest.mark.parametrize(("stamped", "status"), [("0.5.0", Status.FAIL), ("0.9.0", Status.FAIL), ("0.4.0", Status.INCONCLUSIVE), (None, Status.INCONCLUSIVE), ("main", Status.INCONCLUSIVE)])
+def test_only_the_checkpoints_own_stamp_tells_drift_from_a_mistyped_version(tmp_path, stamped, status):
+    item = found(tmp_path, "0.5.0", [2, 15, 27, 30], [2, 15, 27, 29], stamped=stamped)
+    assert (item.status, item.fault, item.observed, item.expected) == (status, "data.extractor-drift", [3, 16, 28], [2, 15, 27])
     if status is Status.FAIL:
-        assert item.fault == "data.extractor-drift" and item.observed == [3, 16, 28] and item.expected == [2, 15, 27] and item.competitor.fault == "load.architecture"
+        assert item.competitor.fault == "load.architecture" and f"speculators_version {stamped}" in item.statement
+    else:
+        assert "training.trainer.version" in item.next_step
+
+
+def test_a_stamp_accuses_nobody_where_the_dump_recorded_no_ids(tmp_path):
+    assert found(tmp_path, "0.5.0", [2, 15, 27, 30], None, stamped="0.5.0").status is Status.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(("version", "status"), [("0.9.0", Status.PASS), ("0.4.0", Status.INCONCLUSIVE)])

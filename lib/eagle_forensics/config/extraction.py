@@ -6,7 +6,7 @@ from eagle_forensics.boundary import format_boundaries
 from eagle_forensics.config.inspection import Inspection
 from eagle_forensics.config.question import Question, rules
 from eagle_forensics.engines.trainers import TrainedAnswer, trained_boundaries
-from eagle_forensics.engines.versions import since
+from eagle_forensics.engines.versions import since, version_key
 from eagle_forensics.evidence.records import DumpInfo
 from eagle_forensics.finding import Evidence, Finding
 
@@ -40,9 +40,17 @@ def _drift(found: Inspection, dump: DumpInfo, trained: TrainedAnswer, layers: in
         holds = tuple(sorted(meant.boundaries))
         common = {"observed": list(holds), "expected": list(named), "unit": "boundaries", "n": len(dump.files),
                   "evidence": (*rules(*_RULE), Evidence(note=f"layer_ids {list(ids)}", path="data_config.json"))}
+        told = f"{wrote}; its own record {list(ids)} means {format_boundaries(holds)}, speculators {version} means {format_boundaries(named)} by the ids of this case"
+        stamp = found.draft.config.get("speculators_version") if found.draft else None
+        if holds and holds != named and not _modern(stamp):
+            says = f"the checkpoint is stamped speculators_version {stamp}" if stamp else "the checkpoint itself names no version"
+            return EXTRACTED.suspects(
+                "data.extractor-drift", f"{told}; a mistyped trainer version would look the same: {says}", required=True, **common,
+                rival=("wiring.layer-offset", f"{len(set(holds) - set(named))} of {len(holds)} states differ", "not rejected here: the version is the case file's own, and the dump's tensors decide"),
+                next_step="Correct training.trainer.version if it is mistyped; else let notebook 03 ask the tensors which boundaries they are.")
         if holds and holds != named:
             return EXTRACTED.fails(
-                "data.extractor-drift", f"{wrote}; its own record {list(ids)} means {format_boundaries(holds)}, speculators {version} means {format_boundaries(named)} by the ids of this case",
+                "data.extractor-drift", f"{told}; the checkpoint itself is stamped speculators_version {stamp}",
                 **common, rival=("load.architecture", f"{len(set(holds) - set(named))} of {len(holds)} states differ", "the drafter loads; what differs is which states the extractor wrote"),
                 refuted_by="notebook 03 finds the trainer's boundaries in the dump's tensors", remedy="Read the ids by the extractor that wrote the dump, and record its version beside it; serve "
                 f"{format_boundaries(holds)}, or extract again with speculators {version}.", predicted_effect="Notebook 02 predicts the accept length of both wirings on the same tokens.",
@@ -53,3 +61,11 @@ def _drift(found: Inspection, dump: DumpInfo, trained: TrainedAnswer, layers: in
         "data.extractor-drift", f"{wrote}, but the case names speculators {version}: by which of both its ids must be read is not recorded", required=True, evidence=rules(*_RULE),
         observed=list(named), unit="boundaries", rival=("wiring.layer-offset", "one layer for every plane", "not rejected here: the dump's tensors decide"),
         next_step="Correct training.trainer.version, or let notebook 03 ask the tensors which boundaries they are.")
+
+
+def _modern(stamp: object) -> bool:
+    """Whether the checkpoint's own `speculators_version` is of the generation that reads boundaries; a text that is no release says nothing."""
+    try:
+        return stamp is not None and version_key(str(stamp)) >= version_key(CHANGED)
+    except ValueError:
+        return False

@@ -80,9 +80,10 @@ PLANTED = (
     planted("a head that names cache scales and holds none", p.VLLM.but(draft=FP8, tensors=p.head, launch=p.VLLM_LAUNCH + " --kv-cache-dtype fp8"), SCALES, rival="feature.rotated-basis"),
     planted("scales on both sides, 1.0 in the log", logged(p.VLLM.but(
         target=FP8, target_tensors=lambda: layers_of_target(True), tensors=with_scales, launch=p.VLLM_LAUNCH + " --kv-cache-dtype fp8_e4m3"), UNSCALED), SCALES),
-    planted("dump of the older extractor read by boundary ids", dumped(SPECULATORS, sample, (2, 16, 29, 31)), DRIFT, rival="load.architecture"),
-    planted("dump of the older extractor, its default ids, read by another list", dumped(SPECULATORS.but(version="0.28.0", ids=(3, 17, 30), trained=(3, 17, 30, 32), trainer=("speculators", "0.7.0")),
-            sample, (1, 15, 28, 31)), DRIFT, rival="load.architecture"),
+    planted("dump of the older extractor read by boundary ids, a stamped head", dumped(SPECULATORS.but(draft={"speculators_version": "0.5.0"}), sample, (2, 16, 29, 31)), DRIFT,
+            rival="load.architecture"),
+    planted("dump of the older extractor, its default ids, read by another list, a stamped head", dumped(SPECULATORS.but(
+        version="0.28.0", ids=(3, 17, 30), trained=(3, 17, 30, 32), trainer=("speculators", "0.7.0"), draft={"speculators_version": "0.7.0"}), sample, (1, 15, 28, 31)), DRIFT),
 )
 HEALTHY = (
     healthy("AWQ target, the draft asked for unquantized", p.LLAMA.but(target=AWQ, launch=p.sglang_launch(more="--quantization awq --speculative-draft-model-quantization unquant"), tensors=p.head)),
@@ -108,6 +109,8 @@ ABSTAIN = (
     abstains("vLLM 0.11.0 takes the target's quantization for the draft", p.VLLM.but(version="0.11.0", target=AWQ, tensors=p.head)),
     abstains("cache scales in the target, none in the draft", logged(p.VLLM.but(
         target=FP8, target_tensors=lambda: layers_of_target(True), tensors=p.head, launch=p.VLLM_LAUNCH + " --kv-cache-dtype fp8_e4m3"), UNSCALED)),
+    abstains("dump of the older extractor, the newer version in the case file alone", dumped(SPECULATORS, sample, (2, 16, 29, 31)), suspects=(DRIFT,)),
+    abstains("dump of the older extractor, a head stamped as old as the dump", dumped(SPECULATORS.but(draft={"speculators_version": "0.4.0"}), sample, (2, 16, 29, 31)), suspects=(DRIFT,)),
     abstains("the older dump without a record of its ids", dumped(SPECULATORS, sample, None)),
     abstains("a newer dump in the name of an older trainer", dumped(OLD_SPECULATORS, extracted, None, "safetensors")),
 )
