@@ -70,6 +70,14 @@ def test_dp_attention_with_an_expert_all_to_all(tmp_path, version, flags, target
     assert found(tmp_path, version=version, launch=DP + flags, target=target)["config.dp-attention"].status is status
 
 
+@pytest.mark.parametrize("version", ["0.5.8.post9", "0.6.7"])
+def test_a_release_that_was_not_read_is_not_said_to_lose_nothing(tmp_path, version):
+    assert found(tmp_path / "a", version="0.5.23", launch=DP)["config.dp-attention"].status is Status.PASS
+    for item in (found(tmp_path / "b", version=version, launch=DP)["config.dp-attention"],
+                 found(tmp_path / "c", version="0.6.7", target=SEES, draft={"rope_scaling": SEES["rope_scaling"]})["config.images"]):
+        assert item.status is Status.INCONCLUSIVE and not item.required and item.fault is None and "was not read" in item.statement and item.next_step
+
+
 def test_one_attention_rank_is_none(tmp_path):
     assert found(tmp_path, version="0.5.7", env=V2, launch=f"{GOOD_LAUNCH} --enable-dp-attention") == {}
 

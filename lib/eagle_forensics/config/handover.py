@@ -7,7 +7,7 @@ from typing import Any
 from eagle_forensics.boundary import format_boundaries
 from eagle_forensics.config.inspection import Inspection
 from eagle_forensics.config.question import Question, rules, unless_assumed
-from eagle_forensics.engines.handover import Lost, lost, stages_carry
+from eagle_forensics.engines.handover import Lost, lost, not_read, stages_carry
 from eagle_forensics.finding import Finding
 
 STAGES = Question("config.pipeline", "Do the captured states of all pipeline stages reach the drafter?")
@@ -82,6 +82,9 @@ def _attention(found: Inspection, settings: dict[str, Any]) -> list[Finding]:
         return []
     gone = _lost(found, "dp-attention", settings)
     common = {"observed": ranks, "unit": "attention ranks"}
+    if gone is None and (unread := not_read("sglang", found.case.serving.version)):
+        return [ATTENTION.suspects(None, f"{ranks} attention ranks: no loss is known, but {unread}", **common,
+                                   next_step="Measure the same prompts once without --enable-dp-attention (notebook 04): equal accept lengths clear it.")]
     if gone is None:
         return [ATTENTION.passes(f"no release note or source that was read names a loss in {found.engine} with {ranks} attention ranks and these arguments", **common)]
     item = ATTENTION.fails(
@@ -111,5 +114,7 @@ def _images(found: Inspection, settings: dict[str, Any]) -> list[Finding]:
             rival=("drafter.rope", "image prompts alone", "not rejected here: text tokens have three equal positions"),
             evidence=rules("sglang 0.5.6 llama_eagle3.py:114, 0.5.23:137: mrope_section of the draft's config decides"), remedy="Train and serve the draft with the target's mrope_section.",
             next_step=test)]
+    if unread := not_read("sglang", found.case.serving.version):
+        return [IMAGES.suspects(None, f"the target takes images: no loss is known, but {unread}", next_step=test)]
     return [IMAGES.passes(f"{found.engine} gives the drafter the embeddings of images" + (" and their three positions" if sections[1] else ""), evidence=rules(
         "sglang 0.5.10 llama_eagle3.py:157 mm_input_embeds"))]

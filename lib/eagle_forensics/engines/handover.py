@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_forensics.engines import sglang, vllm
 from eagle_forensics.engines.tables import table
-from eagle_forensics.engines.versions import nearest, row_at, since
+from eagle_forensics.engines.versions import Nearest, nearest, row_at, since
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Lost:
 
 def lost(engine: str, version: str, mode: str, *, architecture: str | None, settings: Mapping[str, Any], runner: str | None = None) -> Lost | None:
     """What goes missing in `mode` (`pipeline`, `dp-attention`, `images`), None where nothing is known to. `settings`: arguments that took effect."""
-    at = nearest(engine, version, (sglang if engine == "sglang" else vllm).releases())
+    at = _release(engine, version)
     for row in table("handover")["row"]:
         fits = row["engine"] == engine and row["mode"] == mode and row.get("runner") in (None, runner)
         within = since(row["from"], at.release) and not since(row["until"], at.release)
@@ -33,6 +33,15 @@ def lost(engine: str, version: str, mode: str, *, architecture: str | None, sett
         if fits and within and named and all(settings.get(name) not in (None, False, "none") for name in row.get("needs", ())):
             return Lost(row["text"], row["until"], row["source"], at.assumed)
     return None
+
+
+def not_read(engine: str, version: str) -> str | None:
+    """Why that nothing is known to go missing says nothing: the release was not read. None for one that was."""
+    return _release(engine, version).note
+
+
+def _release(engine: str, version: str) -> Nearest:
+    return nearest(engine, version, (sglang if engine == "sglang" else vllm).releases())
 
 
 def stages_carry(engine: str, version: str, architecture: str) -> tuple[bool | None, str]:

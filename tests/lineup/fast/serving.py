@@ -75,6 +75,8 @@ HEALTHY = (
     healthy("two stages on vLLM 0.30", parallel(p.VLLM, "--pipeline-parallel-size 2", version="0.30.0")),
     healthy("four attention ranks on SGLang 0.5.8", parallel(p.QWEN, "--tp 4 --dp-size 4 --enable-dp-attention", version="0.5.8", env=SPEC_V2)),
     healthy("attention ranks and expert all-to-all on 0.5.12", parallel(DEEPSEEK, "--tp 16 --dp-size 4 --enable-dp-attention --moe-a2a-backend deepep")),
+    healthy("four attention ranks on a newer release that was not read", parallel(
+        p.QWEN, "--tp 4 --dp-size 4 --enable-dp-attention", version="0.5.12.post9")),
     healthy("one attention rank is none", parallel(p.QWEN, "--tp 4 --enable-dp-attention", version="0.5.7", env=SPEC_V2)),
     healthy("images on 0.5.23, three positions on both sides", p.LLAMA.but(family="qwen2.5-vl", target=SEES, draft={"rope_scaling": SEES["rope_scaling"]}, ids=(1, 13, 24), trained=(1, 13, 24))),
     healthy("all-reduce fused on 0.5.14, captured whole", on(parallel(DEEPSEEK.but(ids=(3, 31, 59)), "--tp 8", version="0.5.14"), "9.0")),
