@@ -33,6 +33,9 @@ def lost(value, *spans):
     return planes
 
 
+CHUNKS = sequences(1, length=3400)
+
+
 def look(planes):
     found = samples(lambda ids: [p.bfloat16() for p in planes(ids)], IDS)
     return found, identify(found, bank=TinyBank(TARGET, IDS), weights=TARGET.weights(), layers=LAYERS)
@@ -93,6 +96,28 @@ def test_a_last_state_after_the_norm_where_training_had_it_before():
 def test_runs_of_empty_rows_are_counted_once_for_all_slots_and_the_chance_is_said():
     rows = empty_rows(samples(lambda ids: [torch.cat([x[:16], x[16:32] * 0, x[32:48], x[48:64] * 0, x[64:]]) for x in at(ids, *TRAINED)], IDS))
     assert (rows.inside, rows.page, rows.runs) == (3 * 3 * 32, 16, 2) and rows.chance == 16.0**-4
+
+
+def emptied(*spans):
+    states = torch.randn(4, 3400, 8, generator=torch.Generator().manual_seed(5))
+    for start, stop in spans:
+        states[1, start:stop] = 0
+    return samples(lambda ids: list(states), CHUNKS)
+
+
+@pytest.mark.parametrize("spans, page", [
+    (((512, 1024), (1536, 2048)), None), (((1024, 2048), (3072, 3328)), None), (((576, 1152), (1728, 2304)), None), (((256, 512), (1024, 1280)), None),
+    (((128, 256), (640, 1280)), 128), (((64, 640), (704, 768)), 64)],
+    ids=["chunks of 512", "multiples of 256", "chunks that begin on multiples of 64", "no page is 256", "pages of 128", "pages of 64"])
+def test_runs_as_long_as_a_chunk_of_a_prefill_are_no_pages(spans, page):
+    assert (found := empty_rows(emptied(*spans))).page == page and found.chunks is (page is None)
+
+
+def test_lost_chunks_of_a_prefill_are_named_and_accuse_nobody():
+    held = samples(lambda ids: [p.bfloat16() for p in lost(0.0, (512, 1024), (1536, 2048))(ids)], CHUNKS)
+    capture = identify(held, bank=TinyBank(TARGET, CHUNKS), weights=TARGET.weights(), layers=LAYERS)
+    finding, = flaw_findings(0, capture, held, look(lambda ids: [*at(ids, *TRAINED), at(ids, LAYERS)[0]])[1], TRAINED)
+    assert (finding.status, finding.fault) == (Status.INCONCLUSIVE, "runtime.page-units") and "chunked prefill" in finding.statement and finding.next_step
 
 
 @pytest.mark.parametrize("rule, served, fault", [

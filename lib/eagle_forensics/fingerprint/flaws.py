@@ -69,6 +69,10 @@ def _empty(index: int, rows: EmptyRows) -> list[Finding]:
                         competitor=Competitor(fault="runtime.stale-draft-cache", margin=f"{rows.inside} rows of one value", why_rejected="stale rows are old states, not zeros or constants"),
                         refuted_by=fault_of(slug).refuted_if, remedy=fault_of(slug).remedy,
                         next_step="Serve once with a page size of 1, or with the page size that the draft's attention backend expects, and capture again.", **common)]
+    if rows.chunks:
+        return [Finding(status=Status.INCONCLUSIVE, fault="runtime.page-units",
+                        statement=f"{rows.inside} of {rows.rows} rows are zero or constant, in {rows.runs} runs so long and so aligned that they may be lost chunks of a chunked prefill as well as pages that nobody wrote.",
+                        next_step="Capture the same prompt once without chunked prefill (SGLang --chunked-prefill-size -1): rows that stay empty are pages.", **common)]
     if rows.inside:
         return [Finding(status=Status.INCONCLUSIVE, statement=f"{rows.inside} of {rows.rows} rows between sound ones are zero or constant, in no pattern of pages: rows were lost, in the server or in the recorder.",
                         next_step="Capture the same prompt again and see whether the same rows are empty.", **common)]

@@ -2,6 +2,7 @@
 
 A block table read in another page size leaves whole pages unwritten: the empty rows begin and end on multiples of the page, again and
 again, with sound rows between them. Rows of a cached prefix stand at the start, padding at the end; both say nothing about pages.
+Whole chunks of a chunked prefill that were lost leave aligned runs as well, hundreds of rows each: those are told apart from no page.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import numpy as np
 from eagle_forensics.evidence.records import Sample
 from eagle_forensics.fingerprint import measure
 
-LEAST_PAGE, MOST_PAGE = 8, 1024
-"""Tokens of a page: engines use 16, 32, 64 or 128; half of 16 where one half of each page is lost."""
+LEAST_PAGE, MOST_PAGE = 8, 128
+"""Tokens of a page: engines use 16, 32, 64 (flashmla, trtllm_mla) or 128 (cutlass_mla, fa4); half of 16 where one half of each page is lost."""
+LEAST_CHUNK = 512
+"""Rows of the shortest chunk that engines prefill by default (vLLM's first chunked prefill; SGLang from 2048)."""
 MOST_CHANCE = 1e-3
 """Runs of rows lost at random places are taken for pages less often than this."""
 
@@ -37,6 +40,8 @@ class EmptyRows:
     """Different inner runs."""
     chance: float
     """That this many runs at random places begin and end on multiples of such a page."""
+    chunks: bool
+    """The inner runs are as long as chunks of a prefill, or lie on multiples that no page has: lost chunks explain them too."""
 
 
 def empty_rows(samples: Sequence[Sample]) -> EmptyRows:
@@ -60,10 +65,11 @@ def empty_rows(samples: Sequence[Sample]) -> EmptyRows:
                 else:
                     outside += stop - start
     common = math.gcd(*(edge for run in runs for edge in run)) if runs else 0
-    page = min(common & -common, MOST_PAGE) if common else 0
-    chance = float(page) ** (-2 * len(runs)) if page else 1.0
-    pages = len(runs) > 1 and page >= LEAST_PAGE and chance <= MOST_CHANCE
-    return EmptyRows(inside, outside, total, page if pages else None, len(runs), chance)
+    grain = common & -common
+    chance = float(grain) ** (-2 * len(runs)) if grain else 1.0
+    aligned = len(runs) > 1 and grain >= LEAST_PAGE and chance <= MOST_CHANCE
+    chunks = aligned and (grain > MOST_PAGE or min(stop - start for start, stop in runs) >= LEAST_CHUNK)
+    return EmptyRows(inside, outside, total, grain if aligned and not chunks else None, len(runs), chance, chunks)
 
 
 def _runs(empty: np.ndarray) -> Iterator[tuple[int, int]]:
