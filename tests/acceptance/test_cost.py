@@ -97,3 +97,9 @@ def test_three_counts_of_a_mixture_give_the_incidents_cost_and_say_what_they_do_
     assert (round(fit.fixed_ms.value, 2), fit.step_ms, round(fit.experts_ms.value, 3)) == (26.40, None, 1.051)
     assert "3 step counts do not fix three coefficients" in fit.untold
     assert cost.fit_cycle(runs(INCIDENT)).untold is None
+
+
+def test_above_temperature_0_the_runs_of_a_sweep_answer_with_other_texts():
+    table = pd.DataFrame([{"label": str(k), "speculative": 1, "steps": k, "accept_length": 1 + 0.4 * k, "rounds": 2000} for k in (1, 2, 3)])
+    greedy, sampled = (cost.accept_lengths(runs(table.assign(temperature=t)))[2] for t in (0.0, 1.0))
+    assert greedy.high - greedy.low == pytest.approx(0.1) and sampled.high - sampled.low == pytest.approx(0.1 + 2 * 1.96 * (5 * 0.8 * 1.2 / 2000) ** 0.5)

@@ -11,13 +11,13 @@ draft steps and experts are not told apart, and the cost is taken over the exper
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from eagle_forensics import stats
-from eagle_forensics.acceptance.ceiling import cycle_ms
-from eagle_forensics.acceptance.estimators import sampling_half_width
+from eagle_forensics.acceptance.ceiling import cycle_ms, measured_accept_length
+from eagle_forensics.acceptance.estimators import DESIGN, FEW_ROUNDS, sampling_half_width
 from eagle_forensics.acceptance.runs import Run
 from eagle_forensics.evidence.experts import Experts
 
@@ -152,12 +152,12 @@ def _row(steps: int, terms: Sequence[str], experts: Experts) -> tuple[float, ...
 def accept_lengths(runs: Sequence[Run]) -> dict[int, stats.Estimate]:
     """AL by step count: measured where measured, else summed from the per-position survival of the longest run.
 
-    Repeats of one step count are averaged over the range they span.
+    Repeats of one step count are averaged over the range they span. Above temperature 0 every run answers with another text, whose sampling enters.
     """
     by_steps: dict[int, list[stats.Estimate]] = {}
     for run in runs:
         if run.is_speculative and run.steps and run.accept_length is not None:
-            by_steps.setdefault(run.steps, []).append(run.accept_length)
+            by_steps.setdefault(run.steps, []).append(measured_accept_length(replace(run, rounds=run.rounds or FEW_ROUNDS), DESIGN) if run.temperature else run.accept_length)
     found = {}
     longest = max((r for r in runs if r.survival and r.is_speculative and r.steps), key=lambda r: r.steps, default=None)
     if longest is not None:

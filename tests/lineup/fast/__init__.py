@@ -13,9 +13,10 @@ from tests.lineup.fast import (
     nccl,
     nccl_rest,
     runtime,
+    served,
     serving,
     tiny,
 )
 
 CASES = (
-    *arguments.CASES, *layers.CASES, *heads.CASES, *draft_layers.CASES, *loading.CASES, *serving.CASES, *doubles.CASES, *measured.CASES, *nccl.CASES, *nccl_rest.CASES, *runtime.CASES, *cost.CASES, *answers.CASES, *tiny.CASES)
+    *arguments.CASES, *layers.CASES, *heads.CASES, *draft_layers.CASES, *loading.CASES, *serving.CASES, *doubles.CASES, *measured.CASES, *nccl.CASES, *nccl_rest.CASES, *runtime.CASES, *cost.CASES, *answers.CASES, *served.CASES, *tiny.CASES)
