@@ -148,3 +148,12 @@ def test_a_corrupt_table_cannot_be_right_beyond_the_response():
     item = recorded([1, 2, 3, 4, 5], [0, 0, 1, 1, 1])
     s = judge(item, torch.zeros(len(chain_rows(item.loss_mask, 3)), 3, dtype=torch.long), torch.tensor([-1, 7]))
     assert not s.correct.any() and (s.truth == -1).any()
+
+
+def test_fed_true_states_a_later_step_predicts_as_the_first_one_does_a_position_on():
+    item = recorded(list(range(1, 13)), [0] * 4 + [1] * 5 + [0, 1, 1])
+    s = by_hand(item, lambda t, k: k == 0 and t % 3 == 0).with_true_states()
+    expected = [[(t + k) % 3 == 0 and bool(item.loss_mask[t + 2 + k]) if t + 2 + k < 12 else False for k in range(3)] for t in s.positions.tolist()]
+    assert s.correct.tolist() == expected and (s.valid == by_hand(item, lambda t, k: True).valid).all()
+    cut = replace(s, positions=s.positions[:3], predicted=s.predicted[:3], truth=s.truth[:3], in_vocabulary=s.in_vocabulary[:3]).with_true_states()
+    assert cut.valid.sum(0).tolist() == [1, 1, 1], "positions that were not evaluated are left out"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
 from eagle_forensics import stats
+from eagle_forensics.drafter.correctness import Correctness
 from eagle_forensics.drafter.findings import accuracy_finding, metric_finding, prediction_finding
 from eagle_forensics.drafter.recorded import Problem
 from eagle_forensics.drafter.served.states import served_finding
@@ -21,6 +23,7 @@ from eagle_forensics.drafter.wording import tokens_needed
 from eagle_forensics.evidence.records import DraftFlags
 from eagle_forensics.finding import Status, Verdict, verdict
 from tests.drafter.planted import MODEL, TRAINED, battery, investigated, planted, slots
+from tests.drafter.test_correctness import by_hand, recorded
 
 OWN = Wiring(TRAINED)
 CONTRACT = "speculators 0.3.0, which concatenates all planes but the last"
@@ -209,6 +212,28 @@ def test_rates_counted_otherwise_than_named_are_accused_where_the_first_step_rep
     assert metric_finding({"full_acc_1": second}, trained(), clean=True).status is Status.INCONCLUSIVE, "nothing says that the text is the same"
     assert metric_finding({"full_acc_0": first, "full_acc_1": trained().survival(1).value}, trained(), clean=True).status is Status.PASS
     assert metric_finding({"acc_0": 0.99}, trained(), clean=True).fault == "data.serving-mismatch"
+
+
+@cache
+def conditional_like_true_states():
+    """Step 1 right on 60 % of positions; step 2 on 60 % of those, else on 30 %: fed true states the later step would log what is its conditional rate here."""
+    rng, items = np.random.default_rng(4), []
+    for number in range(40):
+        first, then = rng.random(80) < 0.6, rng.random(80)
+        right = {(t, 0): first[t] for t in range(80)} | {(t, 1): then[t] < (0.6 if first[t] else 0.3) for t in range(80)}
+        item = recorded((1 + np.arange(80) % 49).tolist(), [0] * 4 + [1] * 76, f"s{number}")
+        items.append(by_hand(item, lambda t, k, right=right: right.get((t, k), False)))
+    return Correctness(tuple(items), 2)
+
+
+def test_a_training_forward_that_was_fed_true_states_may_log_what_looks_counted_otherwise():
+    found = conditional_like_true_states()
+    logged = {"acc_0": found.accuracy(0).value, "acc_1": found.conditional(1).value}
+    open_ = metric_finding(logged, found, clean=True)
+    assert (open_.status, open_.fault, open_.competitor.fault) == (Status.INCONCLUSIVE, "data.metric-definition", "data.serving-mismatch"), open_.statement
+    assert "true states" in open_.statement and "not rejected" in open_.competitor.why_rejected and open_.next_step
+    between = metric_finding({"full_acc_0": found.accuracy(0).value, "full_acc_1": found.accuracy(1).value}, found, clean=True)
+    assert (between.status, between.fault) == (Status.FAIL, "data.metric-definition") and "true states" in between.statement, between.statement
 
 
 def test_left_out_sequences_are_counted_in_the_finding():

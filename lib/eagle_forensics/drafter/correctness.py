@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -54,6 +54,13 @@ class SequenceCorrectness:
     def n(self) -> int:
         """Response tokens that a first step predicts."""
         return int(self.valid[:, 0].sum())
+
+    def with_true_states(self) -> SequenceCorrectness:
+        """As if every later step read the recorded states in place of the drafter's own: step k at t is then the first step at t+k."""
+        at = self.positions[:, None] + np.arange(self.truth.shape[1])
+        row = np.minimum(np.searchsorted(self.positions, at), len(self.positions) - 1)
+        known = self.positions[row] == at
+        return replace(self, predicted=self.predicted[row, 0], truth=np.where(known, self.truth, NO_TOKEN), in_vocabulary=self.in_vocabulary & known)
 
     def rounds(self, steps: int | None = None) -> Rounds | None:
         """The walk over every response, added up; None if prefill already gives each response's only token."""
@@ -126,6 +133,10 @@ class Correctness:
     def sizes(self) -> list[int]:
         """Response tokens, one number a sequence."""
         return [s.n for s in self.sequences]
+
+    def with_true_states(self) -> Correctness:
+        """What a training would count whose later steps read the recorded states in place of the drafter's own."""
+        return Correctness(tuple(s.with_true_states() for s in self.sequences), self.steps)
 
     def of_group(self, group: str) -> Correctness:
         """The sequences of one domain."""

@@ -74,7 +74,8 @@ def metric_finding(metrics: Mapping[str, float], trained: Correctness | None, *,
     other = [d for d in worst.agrees_with if d != worst.definition]
     counted = _counted_otherwise(compared, low)
     if counted and clean:
-        return _other_count(common, compared, low, counted)
+        forced = {c.name: c.recomputed for c in compare_metrics(metrics, trained.with_true_states(), trainer=trainer, teacher=teacher)}
+        return _other_count(common, compared, low, counted, forced)
     if other:
         return Finding(**common, status=Status.INCONCLUSIVE, fault="data.metric-definition",
                        statement=f"{_metric_line(worst)}; as {other[0]} rate it agrees. The name and the number may follow different definitions.",
@@ -115,12 +116,25 @@ def _counted_otherwise(compared: Sequence[MetricComparison], low: Sequence[Metri
     return sorted(set.intersection(*(set(c.rivals) for c in low)))
 
 
-def _other_count(common: dict[str, Any], compared: Sequence[MetricComparison], low: Sequence[MetricComparison], counted: Sequence[str]) -> Finding:
+def _other_count(common: dict[str, Any], compared: Sequence[MetricComparison], low: Sequence[MetricComparison], counted: Sequence[str],
+                 forced: Mapping[str, stats.Estimate]) -> Finding:
+    """`forced`: the figures, by name, of a training whose later steps are fed true states. No forward is fed better ones, so that a figure above its interval was counted otherwise;
+    one below it a training that does not feed the drafter's own states back may have logged as well."""
     entry, worst = fault("data.metric-definition"), max(low, key=lambda c: c.logged - c.recomputed.value)
     first = next(c for c in compared if c.step == 0)
+    statement = f"{_metric_line(worst)}, while step 1 reproduces ({_metric_line(first)}). Counted as {' or '.join(counted)} rate every logged figure does"
+    above = [c for c in low if c.name in forced and c.logged > forced[c.name].high]
+    if not above:
+        reach = f" ({forced[worst.name].text()})" if worst.name in forced else ""
+        return Finding(**common, status=Status.INCONCLUSIVE, fault="data.metric-definition", statement=(
+            f"{statement}; a training forward that feeds later steps true states instead of the drafter's own reaches them too{reach}."),
+            competitor=Competitor(fault="data.serving-mismatch", margin=f"{worst.name}: logged {worst.logged:.4f}, with true states{reach or ' not known'}",
+                                  why_rejected="not rejected: either the log counts otherwise, or the training's later steps are not fed back as in serving"),
+            next_step=f"read in the trainer's source how {worst.name} is counted and whether its later steps read the drafter's own states")
+    surest = max(above, key=lambda c: c.logged - forced[c.name].value)
     return Finding(**common, status=Status.FAIL, fault="data.metric-definition", statement=(
-        f"{_metric_line(worst)}, while step 1 reproduces ({_metric_line(first)}). Counted as {' or '.join(counted)} rate every logged figure does: the log counts otherwise than its names say, "
-        "and an accept length computed from them comes out too high."),
+        f"{statement}: the log counts otherwise than its names say, and an accept length computed from them comes out too high. Even fed true states, later steps would give {surest.name} no more than "
+        f"{forced[surest.name].text()}."),
         competitor=Competitor(fault=entry.rival, margin=f"{worst.name}: logged {worst.logged - worst.recomputed.value:+.3f} above the {worst.definition} rate, "
                                                         f"{worst.logged - worst.others[counted[0]].value:+.3f} against the {counted[0]} rate",
                               why_rejected="other states, or other text, would change step 1 as well; it reproduces on these tokens"),
