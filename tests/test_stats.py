@@ -157,3 +157,10 @@ def test_a_clear_majority_is_found_by_a_few_draws():
 def test_what_all_draws_lack_can_still_be_a_minority():
     assert stats.unseen_share(15) == pytest.approx(0.181, abs=0.001)
     assert 0.95 ** stats.unseen_share(0) < 1
+
+
+def test_counts_of_unrelated_series_rarely_agree_unless_they_are_near_zero():
+    rng = np.random.default_rng(0)
+    a, b = rng.poisson(1.5, (2, 20000, 3))
+    assert stats.chance_of_equal_counts(1.5, 3) == pytest.approx((a == b).all(1).mean(), abs=0.004)
+    assert stats.chance_of_equal_counts(0, 16) == 1 and stats.chance_of_equal_counts(10, 16) < 1e-15

@@ -25,6 +25,7 @@ from eagle_forensics.drafter.served.walked import ServedText
 from eagle_forensics.drafter.wirings.wiring import Wiring
 from eagle_forensics.evidence.answers import ServedAnswer
 from eagle_forensics.evidence.records import DraftFlags
+from eagle_forensics.faults import fault
 from eagle_forensics.finding import Status
 from tests.drafter import tiny
 from tests.drafter.loops import decode_with_trees
@@ -102,7 +103,7 @@ def walked(planes, rounds, *, counted=(10, 12, 14), **more):
 
 def said(*found, known=KNOWN, exact=True):
     ordered = sorted(found, key=lambda w: (w.missed, w.off))
-    return findings(ServedText(tuple(ordered), known, Setting(3), exact, "float32" if exact else "bfloat16", 3))[0]
+    return findings(ServedText(tuple(ordered), known, Setting(3), exact, "float32" if exact else "bfloat16", 3, remedy="write other ids"))[0]
 
 
 RIGHT, OFF, NEAR = (10, 12, 14), (13, 15, 18), (10, 12, 15)
@@ -116,7 +117,7 @@ def test_the_trained_wiring_that_takes_every_count_passes_with_its_rival():
 def test_other_states_that_take_every_count_are_the_fault_and_the_trained_ones_are_its_margin():
     found = said(walked(TRAINED, OFF), walked(SERVED, RIGHT), walked((2, 1, 0), (20, 20, 20)))
     assert (found.status, found.fault) == (Status.FAIL, "wiring.layer-offset") and "what the engine's rules say it serves" in found.statement
-    assert "46 instead of 36 verify rounds" in found.predicted_effect and "miss 3 of 3 answers by 24" in found.competitor.margin
+    assert "46 instead of 36 verify rounds" in found.predicted_effect and "misses 3 of 3 answers by 24" in found.competitor.margin
     assert said(walked(TRAINED, OFF), walked((1, 0, 2), RIGHT)).fault == "wiring.plane-order"
     assert "rules say otherwise" in said(walked(TRAINED, OFF), walked((0, 2, 3), RIGHT)).statement
     graph = Walked(Wiring(("decode 0", "decode 1", "decode 2"), name=GRAPH), RIGHT, RIGHT, (30, 30, 30), walked(TRAINED, RIGHT).difference)
@@ -143,6 +144,7 @@ def test_a_layer_computed_otherwise_is_named_with_the_nearest_flags_as_its_rival
     found = dropped((SERVED, (18, 22, 23), {}), (TRAINED, (22, 25, 26), FLAGGED))
     assert (found.status, found.fault, found.competitor.fault) == (Status.FAIL, "drafter.residual", "drafter.norm-flags")
     assert MLP in found.statement and "norm_before_residual on" in found.competitor.margin and "35 instead of 55 verify rounds" in found.predicted_effect
+    assert found.remedy == fault("drafter.residual").remedy, "other ids mend no layer"
     alone = dropped((SERVED, (18, 22, 23), {}), (TRAINED, (17, 21, 22), {"layer": MLP}), layer=ALONE)
     assert (alone.fault, alone.competitor.fault) == ("drafter.extra-layers", "drafter.residual") and MLP in alone.competitor.margin
 
@@ -156,6 +158,11 @@ def test_a_layer_computed_otherwise_is_named_with_the_nearest_flags_as_its_rival
     (dropped((SERVED, (27, 28, 28), {}), trained=FEWER, counted=(30, 30, 29)), "by chance")])
 def test_a_layer_is_not_accused_where_others_come_near_or_it_costs_nothing_or_nothing_is_accepted(found, words):
     assert found.status is Status.INCONCLUSIVE and words in found.statement and found.fault is None
+
+
+def test_a_layer_whose_cost_does_not_exclude_0_is_a_suspicion():
+    found = dropped((SERVED, (25, 27, 28), {}), trained=(10, 20, 19))
+    assert (found.status, found.fault) == (Status.INCONCLUSIVE, "drafter.residual") and "does not accept more for certain" in found.statement
 
 
 @pytest.mark.parametrize(("found", "words"), [

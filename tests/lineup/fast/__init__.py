@@ -14,9 +14,10 @@ from tests.lineup.fast import (
     nccl_rest,
     odd,
     runtime,
+    served,
     serving,
     tiny,
 )
 
 CASES = (
-    *arguments.CASES, *layers.CASES, *heads.CASES, *draft_layers.CASES, *loading.CASES, *serving.CASES, *doubles.CASES, *measured.CASES, *nccl.CASES, *nccl_rest.CASES, *odd.CASES, *runtime.CASES, *cost.CASES, *answers.CASES, *tiny.CASES)
+    *arguments.CASES, *layers.CASES, *heads.CASES, *draft_layers.CASES, *loading.CASES, *serving.CASES, *doubles.CASES, *measured.CASES, *nccl.CASES, *nccl_rest.CASES, *odd.CASES, *runtime.CASES, *cost.CASES, *answers.CASES, *served.CASES, *tiny.CASES)

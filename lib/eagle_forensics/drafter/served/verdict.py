@@ -53,8 +53,9 @@ def served_text_finding(text: ServedText) -> Finding:
         return _several(shown, lead, how, fits, known)
     if text.exact and (chance := _by_chance(fits[0], len(found))) > CHANCE:
         return _several(shown, lead, how, fits, known, f"the server accepts so few drafts that one of {len(found)} wirings may give its counts by chance ({chance:.2g})")
-    if "layer" in certain and not trained.difference.low > 0:
-        return _several(shown, lead, how, fits, known, "computed the reference's way the drafter accepts no more here, so its training may have computed it so")
+    if "layer" in certain and not (cost := stats.paired_difference(trained.tokens, trained.tokens, trained.rounds, trained.served)).low > 0:
+        doubt = f"computed the reference's way the drafter does not accept more for certain ({interval_text(cost)}), so its training may have computed it so"
+        return _several(shown | {"fault": faults.pop() if cost.value > 0 else None}, lead, how, fits, known, doubt)
     return _wrong(shown, lead, how, text, trained, fits, certain, rivals)
 
 
@@ -87,9 +88,9 @@ def _wrong(shown: dict[str, Any], lead: str, how: str, text: ServedText, trained
     return Finding(
         **SERVED_TEXT, **shown, status=Status.FAIL, fault=slug, threshold=0, threshold_why="the same text, weights and arithmetic: the same rounds",
         statement=f"{lead}. {named(best.wiring, known)} gives the server's counts {how}, the trained wiring does not: {line(trained, known, exact=text.exact)}.{agree}",
-        competitor=Competitor(fault=entry.rival, margin=f"the nearest other {'computation' if rival.wiring.planes == best.wiring.planes else 'states'} ({named(rival.wiring, known)}) miss {rival.missed} of {text.answers} answers by {rival.off} verify rounds",
+        competitor=Competitor(fault=entry.rival, margin=f"the nearest other {'reading' if rival.wiring.planes == best.wiring.planes else 'feed'} ({named(rival.wiring, known)}) misses {rival.missed} of {text.answers} answers by {rival.off} verify rounds",
                               why_rejected=f"text, drafter and number of steps are the server's own; only {' and '.join(certain)} differ. {entry.told_apart}"),
-        refuted_by="The same walk on answers to other prompts, served under the same launch line, gives other counts.", remedy=text.remedy or entry.remedy,
+        refuted_by="The same walk on answers to other prompts, served under the same launch line, gives other counts.", remedy=text.remedy if text.remedy and "states" in certain else entry.remedy,
         predicted_effect=f"on this text {sum(trained.rounds)} instead of {sum(trained.served)} verify rounds", next_step="Apply the fix, measure the same prompts, and walk them again.")
 
 
