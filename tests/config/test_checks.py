@@ -144,3 +144,14 @@ def test_tensorrt_llm_takes_its_ids_from_the_launch(tmp_path, ids, served):
     spec = '{"decoding_type": "Eagle3", "max_draft_len": 3, "speculative_model": "drafter"' + (f', "eagle3_layers_to_capture": {ids}' if ids else "") + "}"
     found = inspect(papers(tmp_path, engine="trtllm", version="1.4.0rc4", launch=f"--speculative_config '{spec}'", ids=[5, 6, 7]))
     assert found.served.boundaries["eager"] == served and found.arguments.error is None
+
+
+@pytest.mark.parametrize(("engine", "version", "launch", "status"), [
+    ("vllm", "0.32.0", "--model t --speculative-algorithm EAGLE3 --speculative-num-steps 3", Status.INCONCLUSIVE),
+    ("sglang", "0.5.23", "--model t --speculative-config '{\"method\": \"eagle3\", \"num_speculative_tokens\": 3}'", Status.INCONCLUSIVE),
+    ("vllm", "0.32.0", "--model t --speculative-config.method eagle3 --speculative-config.num_speculative_tokens 3", Status.PASS),
+    ("sglang", "0.5.23", "--model-path t", Status.PASS)])
+def test_a_launch_line_of_another_engine_takes_no_effect(tmp_path, engine, version, launch, status):
+    found = argument_findings(inspect(papers(tmp_path, engine=engine, version=version, launch=launch)))
+    assert {f.status for f in found} == {status}
+    assert engine == "sglang" or status is Status.INCONCLUSIVE or "steps 3" in one(found, "config.draft-budget").statement

@@ -62,6 +62,12 @@ def argument_findings(found: Inspection) -> list[Finding]:
         return [Question("config.arguments", question).suspects(
             None, f"{named} is set outside of the launch line: what takes effect is not known", required=True,
             next_step="Write the values into serving.launch, or name the server's log or its reply of /server_info there.")]
+    unread = [name for name in answer.raw if name.startswith("speculative")]
+    if unread and answer.error is None and all((answer.effective or {}).get(key) is None for key in ("algorithm", "num_steps", "num_draft_tokens")):
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in unread[:3])
+        return [Question("config.arguments", question).suspects(
+            None, f"{named} asks {found.engine} for nothing: these are another engine's arguments, so the launch line or serving.engine belongs to another server", required=True,
+            next_step="Correct serving.engine, or paste the launch line of the server that is examined.")]
     return [unless_assumed(item, {found.engine: answer}) for item in _effective(found, answer, question)]
 
 

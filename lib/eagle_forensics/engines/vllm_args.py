@@ -31,9 +31,10 @@ def resolve(version: str, argv: Sequence[str], *, architecture: str | None = Non
     errors = list(parsed.errors)
     raw: dict[str, Any] = dict(parsed.raw)
     spec: dict[str, Any] | None = None
-    if "speculative_config" in raw and not errors:
+    dotted = {name.partition(".")[2]: raw.pop(name) for name in list(raw) if name.startswith("speculative_config.")}
+    if ("speculative_config" in raw or dotted) and not errors:
         try:
-            spec = _spec(raw["speculative_config"])
+            spec = _spec(raw.get("speculative_config", "{}")) | {name: _value(text) for name, text in dotted.items()}
             raw["speculative_config"] = spec
         except ValueError as error:
             errors.append(str(error))
@@ -55,6 +56,14 @@ def _spec(text: str) -> dict[str, Any]:
     if not isinstance(spec, dict):
         raise ValueError(f"--speculative-config must be a JSON object; got {type(spec).__name__}")
     return spec
+
+
+def _value(text: Any) -> Any:
+    """Of a dotted flag (`--speculative-config.num_speculative_tokens 3`): JSON where it is, else the text; vLLM joins such flags to one object."""
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except (json.JSONDecodeError, RecursionError):
+        return text
 
 
 def _plain_settings(raw: Mapping[str, Any], release: str, model_type: str | None, env: Mapping[str, str],
