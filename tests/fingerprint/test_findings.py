@@ -22,7 +22,13 @@ from eagle_forensics.fingerprint.identify import identify
 from eagle_forensics.fingerprint.rows import weights_of
 from eagle_forensics.fingerprint.served import served_finding
 from eagle_forensics.fingerprint.sources import captures
-from eagle_forensics.fingerprint.trained import capture_finding, record, trained_boundaries, trained_finding
+from eagle_forensics.fingerprint.trained import (
+    Rule,
+    capture_finding,
+    record,
+    trained_boundaries,
+    trained_finding,
+)
 
 from .tiny import LAYERS, TinyBank, TinyTarget, samples, sequences
 
@@ -194,7 +200,7 @@ def test_equal_slots_fail_with_both_explanations_open():
 
 @pytest.mark.parametrize("served, kind, status, fault", [
     ((1, 3, 5), "eager", Status.PASS, None), ((0, 1, 3), "eager", Status.FAIL, "wiring.layer-offset"),
-    ((2, 4, 6), "graph", Status.FAIL, "wiring.graph-default-layers"), ((0, 1, 3, 5), "eager", Status.INCONCLUSIVE, None),
+    ((2, 4, 6), "graph", Status.INCONCLUSIVE, "wiring.layer-offset"), ((0, 1, 3, 5), "eager", Status.INCONCLUSIVE, None),
     ((1, 3), "eager", Status.INCONCLUSIVE, None), ((0, 2), "eager", Status.FAIL, "wiring.plane-count")])
 def test_captures_against_training(served, kind, status, fault):
     def planes(ids):
@@ -206,6 +212,21 @@ def test_captures_against_training(served, kind, status, fault):
     assert finding.id == "layers.capture-0"
     if kind == "eager" and status is Status.PASS:
         assert "eager path only" in finding.statement
+
+
+RIGHT, OFF = Rule((1, 3, 5), (2, 4, 6)), Rule((2, 4, 6), (0, 3, 5))
+
+
+@pytest.mark.parametrize("served, rule, eager_right, status, fault", [
+    ((2, 4, 6), RIGHT, None, Status.FAIL, "wiring.graph-default-layers"), ((2, 4, 6), RIGHT, True, Status.FAIL, "wiring.graph-default-layers"),
+    ((2, 4, 6), None, True, Status.FAIL, "wiring.graph-default-layers"), ((2, 4, 6), OFF, None, Status.FAIL, "wiring.layer-offset"),
+    ((2, 4, 6), RIGHT, False, Status.INCONCLUSIVE, "wiring.layer-offset"), ((0, 4, 6), RIGHT, True, Status.INCONCLUSIVE, "wiring.graph-default-layers"),
+    ((0, 4, 6), None, None, Status.INCONCLUSIVE, "wiring.graph-default-layers")])
+def test_a_graph_capture_accuses_the_graph_only_of_the_engines_default(served, rule, eager_right, status, fault):
+    capture = identify(samples(lambda ids: [TARGET.run(ids)[0][b].bfloat16() for b in served], IDS), bank=TinyBank(TARGET, IDS), weights=TARGET.weights(), layers=99)
+    finding = capture_finding(0, capture, (1, 3, 5), path_kind="graph", rule=rule, eager_right=eager_right)
+    assert (finding.status, finding.fault) == (status, fault), finding.statement
+    assert status is Status.FAIL or finding.next_step
 
 
 def test_the_record_is_json_with_the_trained_boundaries():

@@ -10,7 +10,7 @@ from eagle_forensics.fingerprint.findings import norm_state_finding, slot_findin
 from eagle_forensics.fingerprint.flaws import flaw_findings
 from eagle_forensics.fingerprint.identify import identify
 from eagle_forensics.fingerprint.pages import empty_rows
-from eagle_forensics.fingerprint.trained import capture_finding
+from eagle_forensics.fingerprint.trained import Rule, capture_finding
 
 from .tiny import LAYERS, TinyBank, TinyTarget, samples, sequences
 
@@ -125,7 +125,7 @@ def test_lost_chunks_of_a_prefill_are_named_and_accuse_nobody():
     (TRAINED, (2, 4, 6), "wiring.layer-offset"), (TRAINED, (0, 3, 6), "wiring.layer-offset")])
 def test_planes_moved_later_by_different_numbers_against_the_rule_were_overwritten(rule, served, fault):
     capture = identify(samples(lambda ids: at(ids, *served), IDS), bank=TinyBank(TARGET, IDS), weights=TARGET.weights(), layers=7)  # b=6 is an inner state of it
-    finding = capture_finding(0, capture, TRAINED, path_kind="eager", rule=rule)
+    finding = capture_finding(0, capture, TRAINED, path_kind="eager", rule=rule and Rule(rule, (2, 3, 4)))
     assert (finding.status, finding.fault) == (Status.FAIL, fault), finding.statement
 
 

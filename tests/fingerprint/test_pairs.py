@@ -15,6 +15,7 @@ from eagle_forensics.fingerprint import study
 from eagle_forensics.fingerprint.consistency import graph_finding, paths_finding, rows_finding
 from eagle_forensics.fingerprint.identify import identify
 from eagle_forensics.fingerprint.pairs import pair
+from eagle_forensics.fingerprint.trained import Rule
 
 from .side_by_side import SGLANG_STATES, VLLM_STATES
 from .tiny import LAYERS, TinyBank, TinyTarget, samples, sequences
@@ -71,14 +72,43 @@ def stale(ids):
 
 
 @pytest.mark.parametrize("graph, status, fault, rival", [
-    (recording((0, 2, 4)), Status.FAIL, "wiring.graph-default-layers", "runtime.graph-dtype"),
+    (recording((0, 2, 4)), Status.FAIL, "wiring.graph-default-layers", "wiring.layer-offset"),
     (samples(stale, IDS), Status.FAIL, "runtime.graph-dtype", "wiring.graph-default-layers"),
     (samples(lambda ids: [TARGET.run(ids)[0][b] * f for b, f in ((1, 1), (3, 1), (5, 4))], IDS), Status.INCONCLUSIVE, "runtime.graph-dtype", None),
     (recording((1, 3, 5)), Status.PASS, None, None)])
 def test_a_bank_tells_other_layers_from_a_damaged_graph(graph, status, fault, rival):
     eager = recording((1, 3, 5))
-    finding = graph_finding(pair(eager, graph), identified(eager), identified(graph))
+    finding = graph_finding(pair(eager, graph), identified(eager), identified(graph), trained=(1, 3, 5))
     assert (finding.status, finding.fault, finding.competitor and finding.competitor.fault) == (status, fault, rival), finding.statement
+
+
+OURS = Rule((1, 3, 5), (2, 4, 5))
+"""The configured ids mean the trained planes; the engine's default is another list."""
+FOUR = recording((1, 3, 5)), recording((2, 4, 5)), recording((0, 2, 4)), recording((5, 3, 1))
+RIGHT, DEFAULT, OTHER, TURNED = range(4)
+
+
+@pytest.mark.parametrize("eager, graph, trained, rule, status, fault, words", [
+    (RIGHT, DEFAULT, (1, 3, 5), OURS, Status.FAIL, "wiring.graph-default-layers", "default"),
+    (RIGHT, OTHER, (1, 3, 5), None, Status.FAIL, "wiring.graph-default-layers", "trained"),
+    (RIGHT, DEFAULT, None, OURS, Status.FAIL, "wiring.graph-default-layers", "default"),
+    (RIGHT, DEFAULT, (0, 2, 4), OURS, Status.FAIL, "wiring.graph-default-layers", "configured ids"),
+    (RIGHT, OTHER, (1, 3, 5), OURS, Status.INCONCLUSIVE, "wiring.graph-default-layers", "neither"),
+    (RIGHT, DEFAULT, None, None, Status.INCONCLUSIVE, "wiring.graph-default-layers", "not known"),
+    (OTHER, RIGHT, (1, 3, 5), OURS, Status.INCONCLUSIVE, "wiring.layer-offset", "eager path is the other one"),
+    (OTHER, RIGHT, (1, 3, 5), None, Status.INCONCLUSIVE, "wiring.layer-offset", "eager path is the other one"),
+    (OTHER, RIGHT, (1, 3, 5), Rule((0, 2, 4), (1, 3, 5)), Status.FAIL, "wiring.layer-offset", "configured ids"),
+    (OTHER, DEFAULT, (1, 3, 5), OURS, Status.INCONCLUSIVE, "wiring.graph-default-layers", "neither"),
+    (RIGHT, TURNED, (1, 3, 5), OURS, Status.INCONCLUSIVE, "wiring.plane-order", "order"),
+])
+def test_which_path_is_the_wrong_one_is_asked_before_the_graph_is_accused(eager, graph, trained, rule, status, fault, words):
+    finding = graph_finding(pair(FOUR[eager], FOUR[graph]), identified(FOUR[eager]), identified(FOUR[graph]), trained=trained, rule=rule)
+    assert (finding.status, finding.fault) == (status, fault) and words in finding.statement, finding.statement
+    assert finding.next_step if status is Status.INCONCLUSIVE else finding.competitor.fault != fault
+
+
+def test_another_order_needs_no_bank():
+    assert graph_finding(pair(FOUR[RIGHT], FOUR[TURNED]), None, None).fault == "wiring.plane-order"
 
 
 def test_an_eager_path_that_is_damaged_itself_accuses_no_graph():

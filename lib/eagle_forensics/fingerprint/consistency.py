@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from eagle_forensics.boundary import format_boundaries
 from eagle_forensics.evidence.records import EvidenceError
 from eagle_forensics.faults import fault as fault_of
 from eagle_forensics.finding import Competitor, Finding, Status
@@ -13,7 +14,7 @@ from eagle_forensics.fingerprint.hypotheses import State
 from eagle_forensics.fingerprint.identify import Identification
 from eagle_forensics.fingerprint.pairs import Pairing
 from eagle_forensics.fingerprint.ranks import Agreement, RankResult
-from eagle_forensics.fingerprint.trained import NOTEBOOK
+from eagle_forensics.fingerprint.trained import NOTEBOOK, Rule
 
 FAULTS = {Agreement.SLICES: ("feature.tp-slice", "feature.partial-sum"), Agreement.SHARES: ("feature.partial-sum", "wiring.layer-offset"),
           Agreement.INNER_SHARES: ("feature.partial-sum", "wiring.layer-offset"), Agreement.TOKENS: ("runtime.dp-attention", "feature.partial-sum")}
@@ -77,21 +78,22 @@ def paths_finding(pairing: Pairing, id: str, first: str, second: str) -> Finding
                    next_step="A bank of the target's states says which boundary each of them is.", **common)
 
 
-def graph_finding(pairing: Pairing, eager: Identification | None, graph: Identification | None) -> Finding:
-    """`layers.paths`: do the eager and the graph path hold the same states? If not, other whole states are other layers; no state at all is a damaged graph."""
+def graph_finding(pairing: Pairing, eager: Identification | None, graph: Identification | None, *, trained: Sequence[int] | None = None, rule: Rule | None = None) -> Finding:
+    """`layers.paths`: do the eager and the graph path hold the same states? If not, other whole states are other layers, of the path that is not the trained one; no state
+    at all is a damaged graph. `trained`: boundaries of the dump; `rule`: None where none is known for the release."""
     common, statement = _paths(pairing, "layers.paths", "the eager capture", "the graph capture")
     if pairing.equal:
         return Finding(status=Status.PASS, statement=statement, refuted_by="another prompt for which they differ", **common)
     layers, damaged = "wiring.graph-default-layers", "runtime.graph-dtype"
+    if pairing.reordered:
+        return Finding(status=Status.INCONCLUSIVE, fault="wiring.plane-order", statement=statement + " The states are the same, their order differs.",
+                       next_step="See whether the recorder wrote both paths in one order: fc reads its planes by their order.", **common)
     if not eager or not graph or any(s.equals is None for s in eager.slots) or graph.table is None:
         return Finding(status=Status.INCONCLUSIVE, fault=layers, statement=statement + " Whether the graph's are whole states of other layers or no states at all is not known.",
                        next_step="A bank of the target's states for this prompt decides (reference.path, or a target whose weights fit in memory).", **common)
     unknown = [s for s in graph.slots if s.equals is None]
     if not unknown:
-        held = ", ".join(str(s.equals) for s in graph.slots)
-        return Finding(status=Status.FAIL, fault=layers, statement=f"{statement} The graph path holds {held}.",
-                       competitor=Competitor(fault=damaged, margin=f"largest relative error to a state {max(s.error for s in graph.slots):.3f}", why_rejected="a damaged graph holds no whole states; every plane of this one is one"),
-                       refuted_by=fault_of(layers).refuted_if, remedy=fault_of(layers).remedy, **common)
+        return _other_layers(statement, common, eager, graph, trained, rule)
     far = [s for s in unknown if s.match and not s.sure and s.match.error.value > THRESHOLDS["noise_error"]]
     if len(far) < len(unknown):
         return Finding(status=Status.INCONCLUSIVE, fault=damaged, statement=statement + " " + " ".join(s.sentence for s in unknown),
@@ -101,6 +103,40 @@ def graph_finding(pairing: Pairing, eager: Identification | None, graph: Identif
                    competitor=Competitor(fault=layers, margin=f"nearest state at {min(s.match.error.value for s in far):.2f}; even int4 weights move a right one by {THRESHOLDS['noise_error']} at most",
                                          why_rejected="default layers would be whole states of the target"),
                    refuted_by="the graph capture's rows belong to other tokens than it names, or " + fault_of(damaged).refuted_if, remedy=fault_of(damaged).remedy, **common)
+
+
+def _other_layers(statement: str, common: dict[str, Any], eager: Identification, graph: Identification, trained: Sequence[int] | None, rule: Rule | None) -> Finding:
+    """Both paths hold whole states, but not the same ones: which of them is the wrong one is for the dump and the engine's rule to say."""
+    layers, offset = "wiring.graph-default-layers", "wiring.layer-offset"
+    prefill, replay = _held(eager), _held(graph)
+    told = f"{statement} The eager path holds {format_boundaries(sorted(prefill, key=str))}, the graph path {format_boundaries(sorted(replay, key=str))}"
+    if prefill == replay:
+        return Finding(status=Status.INCONCLUSIVE, fault="runtime.graph-dtype", statement=f"{told}: the same layers, further apart than rounding takes them.",
+                       next_step="Capture the same prompt once more on both paths.", **common)
+    wanted, configured = set(trained or ()), set(rule.ids) if rule else set()
+    if replay == wanted:
+        if prefill == configured:
+            return Finding(status=Status.FAIL, fault=offset, statement=f"{told}, which the drafter was trained on; the configured ids mean what the eager path holds.",
+                           competitor=Competitor(fault=layers, margin=f"{len(prefill - wanted)} of {len(prefill)} eager planes are not the trained ones", why_rejected="the graph path holds the trained boundaries; the ids do not mean them"),
+                           refuted_by=fault_of(offset).refuted_if, remedy=fault_of(offset).remedy, **common)
+        return Finding(status=Status.INCONCLUSIVE, fault=offset, statement=f"{told}, which the drafter was trained on: the eager path is the other one. Either its layers are off, or its capture is not of this server.",
+                       next_step="Capture the eager path again on the serving host, and name the engine's exact version: its rule says what the ids mean.", **common)
+    right = "the trained ones" if prefill == wanted else "those that the configured ids mean" if prefill == configured else None
+    if right and (rule.replayed(replay) if rule else prefill == wanted):
+        what = "the engine's default list" if rule else "others than the trained ones"
+        return Finding(status=Status.FAIL, fault=layers, statement=f"{told}: the eager layers are {right}, the graph's are {what}.",
+                       competitor=Competitor(fault=offset, margin="eager path right, graph path wrong", why_rejected="an offset would shift the eager path as well; nor is the graph damaged, as every plane of it is a whole state"),
+                       refuted_by=fault_of(layers).refuted_if, remedy=fault_of(layers).remedy, **common)
+    reading = ("what the drafter was trained on, or what its ids mean, is not known" if not wanted and not configured else
+               f"the eager layers are {right}, the graph's neither they nor the engine's default {format_boundaries(rule.default)}" if right and rule else
+               "neither path holds the trained boundaries" if wanted else "the eager layers are not those that the configured ids mean")
+    return Finding(status=Status.INCONCLUSIVE, fault=layers, statement=f"{told}: {reading}. Either the graph was captured with other layers, or the two captures are not of one configuration.",
+                   next_step="Capture one prompt on both paths of one server, and measure the accept length once with --disable-cuda-graph.", **common)
+
+
+def _held(found: Identification) -> set[int | str]:
+    """Boundaries of all slots; a normed state by its name, which equals no boundary."""
+    return {str(s.equals) if s.equals.normed else s.equals.index for s in found.slots}
 
 
 def _paths(pairing: Pairing, id: str, first: str, second: str) -> tuple[dict[str, Any], str]:

@@ -36,6 +36,11 @@ class Pairing:
         """True if both hold the same states in the same order."""
         return self.errors.shape[0] == self.errors.shape[1] and self.same == tuple(range(len(self.same)))
 
+    @property
+    def reordered(self) -> bool:
+        """True if both hold the same states in another order."""
+        return not self.equal and self.errors.shape[0] == self.errors.shape[1] and None not in self.same and len(set(self.same)) == len(self.same)
+
 
 def pair(first: Sequence[Sample], second: Sequence[Sample]) -> Pairing:
     """Raises EvidenceError if the two share no tokens, or one of them has none."""

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from eagle_forensics.case import Capture, Case
+from eagle_forensics.engines.layers import resolve_layers
 from eagle_forensics.engines.returning import HOW_DECODE, HOW_EAGER
-from eagle_forensics.evidence.records import EvidenceError, Sample
+from eagle_forensics.evidence.records import ClaimedIds, EvidenceError, Sample
 from eagle_forensics.finding import Evidence, Finding, Status
 from eagle_forensics.fingerprint import capturing
 from eagle_forensics.fingerprint.consistency import (
@@ -32,6 +33,7 @@ from eagle_forensics.fingerprint.served import served_finding
 from eagle_forensics.fingerprint.sources import Captured, Sources, captures, gather
 from eagle_forensics.fingerprint.trained import (
     NOTEBOOK,
+    Rule,
     aux_slots,
     capture_finding,
     record,
@@ -135,19 +137,20 @@ def served(work: Work) -> list[Finding]:
     items, trained = [served_finding(work.found, work.layers, work.case, work.sources.target)], trained_boundaries(work.found)
     seen = [_looked_at(work, index) for index in range(len(work.captures))]
     fed = {kind: found.found for (_, kind, _, _), found in reversed(list(zip(work.captures, seen, strict=True))) if isinstance(found, _Capture)}
-    eager_right = "eager" in fed and trained is not None and trained_boundaries(fed["eager"]) == trained
+    eager_right = trained_boundaries(fed["eager"]) == trained if "eager" in fed and trained is not None else None
+    rule = _rule(work)
     scattered = {kind for kind, results in work.ranks if not isinstance(results, EvidenceError) and any(r.agreement is Agreement.TOKENS for r in results)}
     for index, ((_, kind, label, _), found) in enumerate(zip(work.captures, seen, strict=True)):
         if isinstance(found, Finding):
             items.append(found)
             continue
-        items.append(capture_finding(index, found.found, trained, path_kind=kind, label=label, rule=_rule(work, kind), eager_right=eager_right))
+        items.append(capture_finding(index, found.found, trained, path_kind=kind, label=label, rule=rule, eager_right=eager_right))
         if found.found.notes:
             items[-1] = items[-1].model_copy(update={"statement": f"{items[-1].statement} Note: {'; '.join(found.found.notes[:2])}."})
         if items[-1].status is Status.INCONCLUSIVE:
             items += _against_dump(work, index, found.samples)
         items += flaw_findings(index, found.found, found.samples, work.found, trained, scattered=kind in scattered)
-    return [*items, *rank_findings(work), *path_findings(work, fed.get("eager"), fed.get("graph")), *engine_findings(work)]
+    return [*items, *rank_findings(work), *path_findings(work, fed.get("eager"), fed.get("graph"), trained), *engine_findings(work)]
 
 
 @dataclass(frozen=True)
@@ -171,10 +174,15 @@ def _looked_at(work: Work, index: int) -> _Capture | Finding:
         return Finding(**common, statement=str(error))
 
 
-def _rule(work: Work, kind: str) -> list[int] | None:
-    """What the engine's rule serves on an execution path; None where it is assumed or not known."""
-    answer = (work.layers or {}).get("served") or {}
-    return None if answer.get("assumed") else (answer.get("boundaries") or {}).get("graph" if kind == "graph" else "eager")
+def _rule(work: Work) -> Rule | None:
+    """What the configured ids and no ids at all mean on this release; None where its rule is assumed or not known."""
+    answer, target, serving = (work.layers or {}).get("served") or {}, work.sources.target, work.case.serving
+    ids = (answer.get("boundaries") or {}).get("eager")
+    if not ids or answer.get("assumed") or target is None:
+        return None
+    default = resolve_layers(serving.engine, serving.version, model_type=target.model_type, layers=target.layers, claimed=ClaimedIds(), runner=answer.get("runner"),
+                             architecture=target.architectures[0] if target.architectures else None).boundaries.get("eager")
+    return Rule(tuple(ids), tuple(default or ()))
 
 
 def _against_dump(work: Work, index: int, samples: Sequence[Sample]) -> list[Finding]:
@@ -208,8 +216,8 @@ def _ranks(work: Work) -> list[tuple[str, tuple[RankResult, ...] | EvidenceError
     return found
 
 
-def path_findings(work: Work, eager: Identification | None = None, graph: Identification | None = None) -> list[Finding]:
-    """Eager against graph captures of the same prompt, where the case has both. `eager`, `graph`: what was identified in them."""
+def path_findings(work: Work, eager: Identification | None = None, graph: Identification | None = None, trained: Sequence[int] | None = None) -> list[Finding]:
+    """Eager against graph captures of the same prompt, where the case has both. `eager`, `graph`: what was identified in them; `trained`: boundaries of the dump."""
     by_kind = {kind: held for _, kind, _, held in reversed(work.captures) if not isinstance(held, EvidenceError)}
     if not {"eager", "graph"} <= set(by_kind):
         return []
@@ -218,7 +226,7 @@ def path_findings(work: Work, eager: Identification | None = None, graph: Identi
     except EvidenceError as error:
         return [Finding(id="layers.paths", question="Do the eager and the graph capture hold the same states for the same tokens?", notebook=NOTEBOOK, required=False,
                         status=Status.SKIPPED, statement=f"Not compared: {error}", next_step="Capture one prompt on both paths, with its token ids.")]
-    return [graph_finding(pairing, eager, graph)]
+    return [graph_finding(pairing, eager, graph, trained=trained, rule=_rule(work) if work.sources else None)]
 
 
 def engine_findings(work: Work) -> list[Finding]:

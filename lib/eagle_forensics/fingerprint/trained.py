@@ -6,10 +6,11 @@ A dump proves what was trained on, a capture proves one execution path of one se
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from eagle_forensics.boundary import default_boundaries, format_boundaries, uniform_shift
+from eagle_forensics.boundary import format_boundaries, uniform_shift
 from eagle_forensics.engines.returning import HOW_DECODE
 from eagle_forensics.faults import fault as fault_of
 from eagle_forensics.finding import Competitor, Finding, Status
@@ -18,6 +19,20 @@ from eagle_forensics.fingerprint.identify import Identification, SlotIdentity, f
 NOTEBOOK = "03_layer_matching"
 MAKE_BANK = ("Make the target's states for the tokens of this dump (reference.path, or a target whose weights fit in memory) and run "
              "notebook 03 again.")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the engine's rule says of this release and this class of target, where it was read."""
+
+    ids: tuple[int, ...]
+    """Boundaries that the configured ids mean."""
+    default: tuple[int, ...]
+    """Boundaries that are captured where no ids are used."""
+
+    def replayed(self, held: Iterable[object]) -> bool:
+        """Whether a graph that holds these boundaries was captured with the default list in place of the configured ids."""
+        return set(held) == set(self.default) != set(self.ids)
 
 
 def trained_boundaries(found: Identification) -> tuple[int, ...] | None:
@@ -73,10 +88,10 @@ def trained_finding(found: Identification, claimed: Sequence[int] | None = None,
 
 
 def capture_finding(index: int, capture: Identification, trained: Sequence[int] | None, *, path_kind: str = "unknown", label: str | None = None,
-                    rule: Sequence[int] | None = None, eager_right: bool = False) -> Finding:
+                    rule: Rule | None = None, eager_right: bool | None = None) -> Finding:
     """`layers.capture-N`: does the server feed the boundaries the drafter was trained on? Proves only the execution path captured.
 
-    `rule`: what the engine's rule serves on this path; `eager_right`: another capture shows that the eager path holds the trained boundaries.
+    `rule`: None where no rule is known for the release; `eager_right`: whether another capture shows the trained boundaries on the eager path, None without one.
     """
     name = f"capture {index}" + (f" ({label})" if label else "")
     fed = _fed(capture, trained)
@@ -105,14 +120,20 @@ def capture_finding(index: int, capture: Identification, trained: Sequence[int] 
         return Finding(status=Status.INCONCLUSIVE, statement=f"{name} holds {format_boundaries(fed)}, more than or in another order than the trained {format_boundaries(trained)}; "
                        "which of them reach the drafter it does not say.", next_step="Capture the input of the drafter's fc.", **common)
     shift = uniform_shift(trained, fed)
-    slug = ("wiring.plane-count" if len(fed) != len(trained) else "wiring.graph-default-layers" if path_kind == "graph" else
-            "feature.aliased-buffer" if _overwritten(fed, trained, rule, capture.layers) else "wiring.layer-offset")
+    misread = rule is not None and set(fed) == set(rule.ids)
+    if path_kind == "graph" and len(fed) == len(trained) and not misread and not _graph_alone(fed, trained, rule, eager_right):
+        return Finding(status=Status.INCONCLUSIVE, fault="wiring.layer-offset" if shift and not eager_right else "wiring.graph-default-layers",
+                       statement=f"{name} holds {format_boundaries(fed)}, the drafter was trained on {format_boundaries(trained)}" + (f" ({shift:+d} each)" if shift else "")
+                       + ". Whether the graph alone holds other layers, or the eager path too, it does not say" + (f"; the engine's default is {format_boundaries(rule.default)}." if rule else "."),
+                       next_step="Capture the same prompt on the eager path, or measure the accept length once with --disable-cuda-graph.", **common)
+    slug = ("wiring.plane-count" if len(fed) != len(trained) else "wiring.graph-default-layers" if path_kind == "graph" and not misread else
+            "feature.aliased-buffer" if path_kind != "graph" and _overwritten(fed, trained, rule) else "wiring.layer-offset")
     rival = {"wiring.layer-offset": "feature.partial-sum", "wiring.graph-default-layers": "wiring.layer-offset", "wiring.plane-count": "wiring.all-layers",
              "feature.aliased-buffer": "wiring.layer-offset"}[slug]
     rejected = {"wiring.layer-offset": "a partial sum matches no boundary cleanly; every plane here matches one",
                 "wiring.graph-default-layers": "the eager capture holds the trained boundaries; an offset would move both paths" if eager_right else
-                "not rejected: only an eager capture of the same prompt that is right excludes it",
-                "feature.aliased-buffer": f"the ids resolve to {format_boundaries(rule or ())}, and one offset does not move planes by {', '.join(f'{f - t:+d}' for f, t in zip(fed, trained, strict=False))}",
+                "the configured ids mean the trained boundaries, and the graph holds the engine's default list",
+                "feature.aliased-buffer": f"the ids resolve to {format_boundaries(rule.ids if rule else ())}, and one offset does not move planes by {', '.join(f'{f - t:+d}' for f, t in zip(fed, trained, strict=False))}",
                 "wiring.plane-count": f"{len(fed)} planes are not all layers"}[slug]
     return Finding(
         status=Status.FAIL, fault=slug,
@@ -121,10 +142,17 @@ def capture_finding(index: int, capture: Identification, trained: Sequence[int] 
         refuted_by="the capture comes from another server, configuration or model than the case's", remedy=fault_of(slug).remedy, **common)
 
 
-def _overwritten(fed: Sequence[int], trained: Sequence[int], rule: Sequence[int] | None, layers: int | None) -> bool:
+def _graph_alone(fed: Sequence[int], trained: Sequence[int], rule: Rule | None, eager_right: bool | None) -> bool:
+    """Whether other layers on the graph path are the graph's own doing: its eager path is right, and they are the default where that is known."""
+    if rule is None:
+        return eager_right is True
+    return rule.replayed(fed) and (set(rule.ids) == set(trained) if eager_right is None else eager_right)
+
+
+def _overwritten(fed: Sequence[int], trained: Sequence[int], rule: Rule | None) -> bool:
     """Planes later by different numbers of layers though the engine's rule serves the trained ones, and not its default: a later layer wrote into what was captured."""
     moves = [f - t for f, t in zip(fed, trained, strict=True)]
-    if rule is None or layers is None or list(rule) != list(trained) or tuple(fed) == tuple(default_boundaries(layers)):
+    if rule is None or list(rule.ids) != list(trained) or set(fed) == set(rule.default):
         return False
     return min(moves) >= 0 and len(set(moves)) > 1
 

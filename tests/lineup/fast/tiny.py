@@ -22,8 +22,8 @@ def right(name: str, make: t.Tiny) -> Planted:
     return healthy(name, make, notebooks=(1, 3))
 
 
-def open_(name: str, make: t.Tiny, *verdicts: str) -> Planted:
-    return abstains(name, make, *verdicts, notebooks=(1, 3))
+def open_(name: str, make: t.Tiny, *verdicts: str, suspects: tuple[str, ...] = ()) -> Planted:
+    return abstains(name, make, *verdicts, suspects=suspects, notebooks=(1, 3))
 
 
 def capture(planes: t.Planes, **more) -> t.Capture:
@@ -74,6 +74,7 @@ DUMPS = (
 CAPTURES = (
     plant("two served slots equal", t.SGLANG.but(captures=(capture(t.whole(3, 10, 10)),)), ALIAS),
     plant("served one early", t.SGLANG.but(captures=(capture(t.whole(2, 5, 9)),)), OFFSET, rival=PARTIAL),
+    plant("the eager path is the one a layer off", t.SGLANG.but(captures=(capture(t.whole(2, 5, 9)), capture(t.whole(3, 6, 10), kind="graph", layout="vllm"))), OFFSET, rival=PARTIAL),
     plant("graph replays the default", t.SGLANG.but(captures=(EAGER, capture(t.whole(2, 6, 9), kind="graph", layout="vllm"))), GRAPH, rival=OFFSET),
     plant("ranks hold rows of some tokens", t.SGLANG.but(captures=t.by_ranks(2, lambda real, i, r: [real.state(i, b) * (torch.arange(len(real.ids[i])) % 2 == r)[:, None] for b in t.TRAINED])),
           "runtime.dp-attention", rival=PARTIAL),
@@ -99,6 +100,9 @@ HEALTHY = (
 ABSTAIN = (
     open_("no bank, no weights", t.SGLANG.but(bank=None, weights=None, trained=None)),
     open_("one sample", t.SGLANG.but(kept=1), "PASS", "INCONCLUSIVE"),
+    open_("graph holds neither the trained planes nor the default", t.SGLANG.but(captures=(EAGER, capture(t.whole(4, 7, 11), kind="graph", layout="vllm"))), suspects=(GRAPH,)),
+    open_("graph holds the trained planes in another order", t.SGLANG.but(captures=(EAGER, capture(t.whole(10, 6, 3), kind="graph", layout="vllm"))), suspects=("wiring.plane-order",)),
+    open_("graphs alone captured, a layer off, release not known", t.SGLANG.but(version=None, captures=(capture(t.whole(4, 7, 11), kind="graph", layout="vllm"),)), suspects=(OFFSET,)),
     open_("graph and eager captures differ, no bank", t.SGLANG.but(bank=None, weights=None, trained=None, captures=(EAGER, capture(t.whole(2, 6, 9), kind="graph", layout="vllm")))),
     open_("capture of one plane of three", t.SGLANG.but(captures=(capture(t.whole(6)),))),
     open_("one run of zero rows on page boundaries", t.SGLANG.but(captures=(capture(t.changed(t.rows(0.0, (64, 96))), of=LONG),))),
