@@ -17,6 +17,8 @@ LOGGED = {"full_acc_0": 0.606}
 """What the training logged on the dump's 79 texts."""
 CHAINS = LOGGED | {"full_acc_1": 0.558, "full_acc_2": 0.520}
 """Rates of single steps under the name of rates of chains (.36 and .21 here)."""
+EITHER = {"acc_0": 0.606, "acc_1": 0.594}
+"""The second as a rate of chains under the name of a rate of single steps (.56 here), or of a training that fed it the recorded states."""
 SGLANG, VLLM, SHIFTED = (kind.but(metrics=LOGGED, kept=MANY) for kind in (r.SGLANG, r.VLLM, r.SHIFTED))
 CASES = (
     case("healthy: SGLang, measured", SGLANG.but(measured="right"), samples=MANY),
@@ -32,6 +34,7 @@ CASES = (
     case("one early and norm_before_residual set", SHIFTED.but(drafter={"norm_before_residual": True}), OFFSET, FLAGS, samples=FEW),
     case("abstain: bank and target of other weights", SGLANG.but(target=r.other_weights, bank=False), verdicts=UNDECIDED, samples=FEW),
     case("abstain: logged 74.7 %, which nothing reproduces", SGLANG.but(metrics={"full_acc_0": 0.747}), verdicts=UNDECIDED, suspects=("data.serving-mismatch",), samples=MANY),
+    case("abstain: rates counted as chains, or of a step fed true states", SGLANG.but(metrics=EITHER), verdicts=UNDECIDED, suspects=("data.metric-definition",), samples=MANY),
     case("abstain: one sample", r.SGLANG.but(kept=1), verdicts=("PASS", "INCONCLUSIVE"), samples=1),
     case("abstain: no target weights, no bank", SGLANG.but(weights=False, bank=False, trained=None), verdicts=("INCONCLUSIVE", "ERROR"), samples=FEW),
 )
