@@ -26,7 +26,8 @@ def run_in_process(case: Planted, case_file: Path, run_dir: Path) -> Outcome:
 
 def _run_cells(path: Path, parameters: dict[str, Any]) -> None:
     space: dict[str, Any] = {"__name__": path.stem}
-    with mock.patch("IPython.display.display", lambda *items, **kw: None), mock.patch("eagle_forensics.show.figure", _close), mock.patch("os.fsync"), contextlib.redirect_stdout(io.StringIO()):
+    drawing = mock.patch("IPython.display.display", lambda *items, **kw: None), mock.patch("eagle_forensics.show.figure", _close), mock.patch("matplotlib.figure.Figure.tight_layout")
+    with drawing[0], drawing[1], drawing[2], mock.patch("os.fsync"), contextlib.redirect_stdout(io.StringIO()):
         for cell in nbformat.read(path, as_version=4).cells:
             if cell.cell_type == "code":
                 exec(compile(cell.source, f"{path.name}:{cell.id}", "exec"), space)

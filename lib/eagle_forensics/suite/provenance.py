@@ -10,9 +10,11 @@ import platform
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from eagle_forensics import __version__
@@ -113,15 +115,16 @@ def _git(root: Path, *arguments: str) -> str:
     return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
 
-def versions() -> dict[str, str]:
-    """Python and the packages that can change a result, where installed; imports none of them."""
+@cache
+def versions() -> Mapping[str, str]:
+    """Python and the packages that can change a result, where installed; imports none of them. Read once a process."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return MappingProxyType(found)
 
 
 def host() -> dict[str, Any]:
