@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import matplotlib.pyplot as plt
 import nbformat
 
 from eagle_forensics.suite.files import read_json
@@ -26,8 +27,10 @@ def run_in_process(case: Planted, case_file: Path, run_dir: Path) -> Outcome:
 
 def _run_cells(path: Path, parameters: dict[str, Any]) -> None:
     space: dict[str, Any] = {"__name__": path.stem}
-    drawing = mock.patch("IPython.display.display", lambda *items, **kw: None), mock.patch("eagle_forensics.show.figure", _close), mock.patch("matplotlib.figure.Figure.tight_layout")
-    with drawing[0], drawing[1], drawing[2], mock.patch("os.fsync"), contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.ExitStack() as undrawn:
+        for patch in (mock.patch("IPython.display.display", _nothing), mock.patch("eagle_forensics.show.figure", _close), mock.patch.object(plt.Figure, "tight_layout", _nothing),
+                      mock.patch("os.fsync"), contextlib.redirect_stdout(io.StringIO())):
+            undrawn.enter_context(patch)
         for cell in nbformat.read(path, as_version=4).cells:
             if cell.cell_type == "code":
                 exec(compile(cell.source, f"{path.name}:{cell.id}", "exec"), space)
@@ -37,6 +40,8 @@ def _run_cells(path: Path, parameters: dict[str, Any]) -> None:
 
 def _close(fig: Any, alt: str, caption: str) -> None:
     """In the place of `show.figure`: figures are built, not drawn, which is most of the time a notebook takes."""
-    import matplotlib.pyplot as plt
-
     plt.close(fig)
+
+
+def _nothing(*items: Any, **more: Any) -> None:
+    pass
