@@ -11,6 +11,7 @@ from tests.lineup.fast.tiny import (
     EAGER,
     FINITE,
     GRAPH,
+    LABELS,
     LONG,
     NEWER,
     NORM,
@@ -18,8 +19,10 @@ from tests.lineup.fast.tiny import (
     PARTIAL,
     RESIDUAL,
     ROTATED,
+    SHIFT,
     SLICE,
     STAGE,
+    TWICE,
     capture,
     open_,
     plant,
@@ -75,4 +78,19 @@ ABSTAIN = (
     open_("runs of zero rows across page boundaries", t.SGLANG.but(captures=(capture(t.changed(t.rows(0.0, (21, 37), (50, 71))), of=LONG),))),
     open_("one zero row in a hundred", t.SGLANG.but(captures=(capture(t.changed(t.rows(0.0, (21, 22)))),))),
 )
-CASES = (*CAPTURES, *HEALTHY, *ABSTAIN)
+FAINT = (
+    plant("one rank's share of two, one plane", t.SGLANG.but(planes=t.kind("TP partial sum, rank 1 of 2", slots=(1,))), PARTIAL, rival=OFFSET),
+    plant("whole state reduced eight times", t.SGLANG.but(planes=t.kind("state reduced 8 times", slots=(2,))), PARTIAL),
+    plant("half of the columns zero in one plane", t.SGLANG.but(planes=t.kind("TP slice, the rest zero", slots=(1,))), SLICE, rival=PARTIAL),
+    plant("MLP output in one plane", t.SGLANG.but(planes=t.kind("MLP output only", slots=(0,))), RESIDUAL),
+    plant("one aux plane normed", t.SGLANG.but(planes=t.kind("inner planes normed", slots=(2,))), NORM, rival=TWICE),
+    plant("one plane rotated", t.SGLANG.but(planes=t.kind("rotated", slots=(1,))), ROTATED, rival=RESIDUAL),
+    plant("one row infinite", t.SGLANG.but(planes=t.changed(t.rows(float("inf"), (7, 8)), (0,))), FINITE),
+    plant("two slots of one buffer", t.SGLANG.but(planes=t.whole(3, 10, 10), trained=None), ALIAS),
+    plant("states one token early, one plane", t.SGLANG.but(planes=t.kind("one token early", slots=(0,))), SHIFT, rival=OFFSET),
+    plant("teacher normed twice", t.SGLANG.but(last=lambda real, i: [real.weights.normed(real.state(i, 13))]), TWICE, rival=NORM),
+    plant("labels lie by one", t.SGLANG.but(labels=("b4", "b7", "b11", "b12"), trained=None), LABELS),
+    plant("one label lies", t.SGLANG.but(labels=("b3", "b6", "b9", "b12"), trained=None), LABELS),
+    plant("the eager path is the one a layer off", t.SGLANG.but(captures=(capture(t.whole(2, 5, 9)), capture(t.whole(3, 6, 10), kind="graph", layout="vllm"))), OFFSET, rival=PARTIAL),
+)
+CASES = (*CAPTURES, *FAINT, *HEALTHY, *ABSTAIN)
