@@ -71,8 +71,12 @@ def run_one(tier: str, name: str, with_kernels: bool = False) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="case-") as folder, mock.patch.dict(os.environ, _own_cache(case, Path(folder))):
         work = Path(folder)
         (work / "case").mkdir()
-        case.make(work / "case")
-        return judge(case, (_with_kernels if with_kernels else _in_process)(case, work / "case" / "case.yaml", work))
+        try:
+            case.make(work / "case")
+            seen = (_with_kernels if with_kernels else _in_process)(case, work / "case" / "case.yaml", work)
+        except Exception as error:  # one case that ends the suite is a miss, and the others go on
+            seen = Outcome("CRASHED", (), (), (), (f"{type(error).__name__}: {error}",), 0.0)
+        return judge(case, seen)
 
 
 def _rows(tier: str, cases: Sequence[Planted], jobs: int) -> Iterator[dict[str, Any]]:
@@ -105,9 +109,11 @@ def _in_process(case: Planted, case_file: Path, work: Path) -> Outcome:
 
 
 def _with_kernels(case: Planted, case_file: Path, work: Path) -> Outcome:
-    from eagle_forensics.suite.runner import run_case
+    from eagle_forensics.suite.parameters import read_parameters
+    from eagle_forensics.suite.runner import run_case, select
 
-    result = run_case(case_file, only=case.notebooks, parameters=dict(case.parameters), out=work / "runs")
+    declared = {name for path in select(case.notebooks).values() for name in read_parameters(path)}
+    result = run_case(case_file, only=case.notebooks, parameters={k: v for k, v in case.parameters if k in declared}, out=work / "runs")
     return outcome(result.merged, result.seconds)
 
 
