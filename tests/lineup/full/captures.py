@@ -86,10 +86,10 @@ FAINT = (
     plant("one aux plane normed", t.SGLANG.but(planes=t.kind("inner planes normed", slots=(2,))), NORM, rival=TWICE),
     plant("one plane rotated", t.SGLANG.but(planes=t.kind("rotated", slots=(1,))), ROTATED, rival=RESIDUAL),
     plant("one row infinite", t.SGLANG.but(planes=t.changed(t.rows(float("inf"), (7, 8)), (0,))), FINITE),
-    plant("two slots of one buffer", t.SGLANG.but(planes=t.whole(3, 10, 10), trained=None), ALIAS),
+    plant("tiny: two slots of one buffer", t.SGLANG.but(planes=t.whole(3, 10, 10), trained=None), ALIAS),
     plant("states one token early, one plane", t.SGLANG.but(planes=t.kind("one token early", slots=(0,))), SHIFT, rival=OFFSET),
     plant("teacher normed twice", t.SGLANG.but(last=lambda real, i: [real.weights.normed(real.state(i, 13))]), TWICE, rival=NORM),
-    plant("labels lie by one", t.SGLANG.but(labels=("b4", "b7", "b11", "b12"), trained=None), LABELS),
+    plant("tiny: labels lie by one", t.SGLANG.but(labels=("b4", "b7", "b11", "b12"), trained=None), LABELS),
     plant("one label lies", t.SGLANG.but(labels=("b3", "b6", "b9", "b12"), trained=None), LABELS),
     plant("the eager path is the one a layer off", t.SGLANG.but(captures=(capture(t.whole(2, 5, 9)), capture(t.whole(3, 6, 10), kind="graph", layout="vllm"))), OFFSET, rival=PARTIAL),
 )
