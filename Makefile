@@ -65,10 +65,10 @@ confusion: setup ## every kind of healthy and damaged dump of the real target, i
 calibrate: setup ## measure the fingerprint's distributions on the demo's target (6 minutes) or a Llama-class model (TARGET=folder DUMP=folder); STORE=1 keeps them, ONLY=shares,head some
 	@OMP_NUM_THREADS=1 $(PY) -m tests.fingerprint.calibrate $(TARGET) $(DUMP) $(if $(STORE),--store) $(if $(ONLY),--only=$(ONLY))
 
-lineup: setup ## planted faults on the real pair, into runs/lineup (about 20 minutes on two cores)
+lineup: setup ## planted faults on the real pair and on networks that are really run, into runs/lineup (15 minutes on two cores)
 	@OMP_NUM_THREADS=1 $(PY) -m tests.lineup --jobs 2
 
-lineup-fast: setup ## planted faults in papers and tables only; fails if a healthy case is accused or one is missed
+lineup-fast: setup ## planted faults in papers, tables, logs, answers and tiny networks (2 minutes); fails if a healthy case is accused or one is missed
 	@OMP_NUM_THREADS=1 $(PY) -m tests.lineup --fast --jobs 2
 
 step-sweep: setup ## the step count swept over real servers, 0,1,2,3,5 on vLLM, recommendation confirmed (7 servers, 6 to 10 minutes; ENGINE=sglang: the other engine)
