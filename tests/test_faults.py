@@ -36,7 +36,7 @@ def test_the_page_in_the_docs_is_the_catalogue():
 
 def test_one_fault_as_text():
     text = fault_text("wiring.layer-offset")
-    assert text.startswith("wiring.layer-offset\n") and "Against its rival `feature.partial-sum`" in text and "notebook 03 (layer matching)" in text
+    assert text.startswith("wiring.layer-offset\n") and "Against its rival `feature.partial-sum`" in text and "03 Layer matching" in text
     assert len(fault_text(None).splitlines()) == len(catalogue())
     with pytest.raises(ValueError, match=r"did you mean 'wiring\.layer-offset'"):
         fault_text("wiring.layer-ofset")

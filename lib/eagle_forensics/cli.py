@@ -111,7 +111,7 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder, or a bundle of 
 def bundle(
     run: Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")],
     out: Annotated[Path | None, typer.Option(help="The file (default: RUN.zip beside the folder).")] = None,
-    most_mb: Annotated[float, typer.Option(help="Largest size; evidence that does not fit is left out and named.", min=0.1)] = 20,
+    most_mb: Annotated[float | None, typer.Option(help="Largest size (default: what mail takes); evidence that does not fit is left out and named.", min=0.1)] = None,
 ) -> None:
     """Pack a run into one file to mail, which `show` opens elsewhere."""
     from eagle_forensics.suite.bundle import bundle_text

@@ -55,9 +55,9 @@ def write_bundle(run_dir: Path, out: Path | None = None, *, most_mb: float = MAI
     return target, [f"{f.relative_to(folder.path)} ({f.stat().st_size / 1e6:.1f} MB)" for f in left]
 
 
-def bundle_text(run_dir: Path, out: Path | None = None, *, most_mb: float = MAIL_MB) -> str:
+def bundle_text(run_dir: Path, out: Path | None = None, *, most_mb: float | None = None) -> str:
     """What `write_bundle` did, in words."""
-    target, left = write_bundle(run_dir, out, most_mb=most_mb)
+    target, left = write_bundle(run_dir, out, most_mb=most_mb or MAIL_MB)
     lines = [f"wrote {target} ({target.stat().st_size / 1e6:.1f} MB)", *(f"  left out: {line}" for line in left)]
     return "\n".join([*lines, f"next: eagle-forensics show {target.name}"])
 

@@ -6,12 +6,13 @@ import itertools
 from collections.abc import Iterator
 
 from eagle_forensics.faults import Fault, catalogue, fault
+from eagle_forensics.suite.report import title
+from eagle_forensics.suite.runfolder import NOTEBOOKS
 
 GROUPS = {"args": "Launch arguments", "wiring": "Which states are fed", "feature": "The captured tensor", "drafter": "Head semantics", "vocab": "Vocabulary map and shared tables",
           "load": "Loading and quantization", "data": "Training data and objective", "runtime": "State of the engine", "measure": "Measurement", "cost": "Cost of a verify round",
           "nccl": "Interconnect"}
 """First part of a slug -> heading."""
-NOTEBOOKS = {1: "config inspection", 2: "drafter accuracy", 3: "layer matching", 4: "accept length", 5: "NCCL tuning"}
 
 
 def catalogue_markdown() -> str:
@@ -43,7 +44,7 @@ def _fields(one: Fault) -> Iterator[tuple[str, str]]:
     yield "What is wrong", one.title
     yield "Shows", one.looks_like
     yield f"Against its rival {rival}", one.told_apart
-    yield "Seen by", ", ".join(f"notebook {n:02} ({NOTEBOOKS[n]})" for n in one.seen_by)
+    yield "Seen by", ", ".join(title(NOTEBOOKS[n - 1]) for n in one.seen_by)
     yield "Remedy", one.remedy
     yield "Refuted if", one.refuted_if
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from eagle_forensics.suite.page import VERDICT_LOOK
 from eagle_forensics.suite.terminal import visible
 
-ICON = {"PASS": "✓", "FAIL": "✗", "ERROR": "!", "INCONCLUSIVE": "?"}
 _SPECIAL = re.compile(r"([\\*_\[\]<>|#~!@])")
 
 
@@ -20,7 +20,7 @@ def markdown(merged: Mapping[str, Any], rerun: str) -> str:
 def _lines(merged: Mapping[str, Any], rerun: str) -> Iterator[str]:
     diagnosis: Mapping[str, Any] = merged["diagnosis"] or {}
     story = diagnosis.get("story") or []
-    yield from (f"## {ICON[merged['verdict']]} {merged['verdict']}: {_text(diagnosis.get('headline') or merged['case'])}", "")
+    yield from (f"## {VERDICT_LOOK[merged['verdict']]} {merged['verdict']}: {_text(diagnosis.get('headline') or merged['case'])}", "")
     yield from (f"Case {_code(merged['case'])}, run {_code(merged['run_id'])}.", "")
     for paragraph in story[:1]:
         yield from (_text(paragraph["text"]), "")

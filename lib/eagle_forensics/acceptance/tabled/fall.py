@@ -75,6 +75,15 @@ class Fall:
                 "n": min(self.first.rounds, self.second.rounds) if self.first.rounds and self.second.rounds else None}
 
     @property
+    def judged(self) -> dict[str, Any]:
+        """Threshold of a finding that accuses: the accept length above which a difference is too small for a name."""
+        return {"threshold": (1 - SMALLEST) * self.before.value, "threshold_why": TOLD}
+
+    def excludes(self, lost: float) -> bool:
+        """Whether the intervals leave no room for a loss of so many tokens a round."""
+        return self.before.high - self.after.low < lost
+
+    @property
     def margin(self) -> str:
         return f"at least {self.before.low - self.after.high:.2f} tokens a round between the intervals"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle_forensics.acceptance.recorded import Recorded
 from eagle_forensics.acceptance.runs import Run
-from eagle_forensics.acceptance.tabled.fall import TOLD, UNIT, Fall, nearest, series
+from eagle_forensics.acceptance.tabled.fall import UNIT, Fall, nearest, series
 from eagle_forensics.acceptance.words import NOTEBOOK, listed, spread
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 
@@ -45,7 +45,7 @@ def by_head(runs: Sequence[Run], served: str | None, answers: Recorded) -> Findi
                        competitor=Competitor(fault="vocab.coverage", margin=worst.margin, why_rejected="not rejected: recorded answers of that text beside the drafter's d2t decide"),
                        next_step="Name recorded answers of that text under `answers`.")
     return Finding(
-        **common, status=Status.FAIL, fault="data.domain", threshold=0.0, threshold_why=TOLD,
+        **common, status=Status.FAIL, fault="data.domain", **worst.judged,
         statement=f"{said}. The engine, its settings and the target's text are the same, and this head is as good elsewhere: its training lacks such text.",
         competitor=Competitor(fault="vocab.coverage", margin=worst.margin, why_rejected="its draft vocabulary is whole" if answers.whole else f"its draft vocabulary holds nearly all tokens of the recorded answers of {listed(weak)}"),
         refuted_by=f"equal accept lengths of both heads on {listed(weak)} in interleaved repeats", remedy=f"Train further with text like {listed(weak)} mixed in.",

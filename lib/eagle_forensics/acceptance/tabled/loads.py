@@ -8,7 +8,7 @@ from typing import Any
 from eagle_forensics.acceptance.ceiling import CLOCK, hull, ratio
 from eagle_forensics.acceptance.confounds import baseline_for
 from eagle_forensics.acceptance.runs import Run
-from eagle_forensics.acceptance.tabled.fall import TOLD, UNIT, Fall, nearest, series
+from eagle_forensics.acceptance.tabled.fall import UNIT, Fall, nearest, series
 from eagle_forensics.acceptance.words import NOTEBOOK, listed, spread
 from eagle_forensics.finding import Competitor, Evidence, Finding, Status
 from eagle_forensics.stats import Estimate
@@ -43,7 +43,7 @@ def _length(found: Fall, loads: dict[int, list[Run]], adaptive: bool) -> Finding
                        statement=f"{text}: it falls with the load. The drafter does not know the load; batched metadata would look like this, but {doubt}.",
                        competitor=Competitor(fault="measure.confounded", margin=found.margin, why_rejected="not rejected: whether both loads answered the same requests is not in the table"))
     return Finding(
-        **common, status=Status.FAIL, fault="runtime.batch-metadata", threshold=0.0, threshold_why=TOLD,
+        **common, status=Status.FAIL, fault="runtime.batch-metadata", **found.judged,
         statement=f"{text}: it falls with the load, on the same prompts and with no other setting changed. The drafter does not know the load, so it works on another request's data.",
         competitor=Competitor(fault="cost.concurrency", margin=found.margin, why_rejected="a load that only costs time leaves the accept length where it is"),
         refuted_by="the same prompts with another attention backend of the draft show the same fall", remedy="Change the attention backend of the draft, or update the engine.",

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from eagle_forensics.acceptance.runs import Run
-from eagle_forensics.acceptance.tabled.fall import TOLD, UNIT, Fall, nearest, series
+from eagle_forensics.acceptance.tabled.fall import UNIT, Fall, nearest, series
 from eagle_forensics.acceptance.words import NOTEBOOK, listed, spread
 from eagle_forensics.finding import Competitor, Finding, Status
 
@@ -63,7 +63,7 @@ def _finding(column: str, rule: Mapping[str, Any], found: Fall) -> Finding:
         return Finding(**common, **suspicion, statement=f"{text}: it falls, but {doubt}.",
                        competitor=Competitor(fault=rule["rival"], margin=found.margin, why_rejected="not rejected: see the statement"))
     return Finding(
-        **common, **(suspicion | {"status": Status.FAIL}), statement=f"{text}, and no other setting differs. {rule['why']}", threshold=0.0, threshold_why=TOLD,
+        **common, **(suspicion | {"status": Status.FAIL}), statement=f"{text}, and no other setting differs. {rule['why']}", **found.judged,
         competitor=Competitor(fault=rule["rival"], margin=found.margin, why_rejected=rule["why_rejected"]), refuted_by=rule["refuted_by"], remedy=rule["remedy"],
         predicted_effect=f"accept length {spread(found.before)}, as without")
 

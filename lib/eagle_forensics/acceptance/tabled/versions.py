@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from eagle_forensics.acceptance.runs import Run
-from eagle_forensics.acceptance.tabled.fall import TOLD, UNIT, Fall, nearest, series
+from eagle_forensics.acceptance.tabled.fall import UNIT, Fall, nearest, series
 from eagle_forensics.acceptance.words import NOTEBOOK, listed, spread
 from eagle_forensics.engines.versions import version_key
 from eagle_forensics.finding import Competitor, Finding, Status
@@ -51,7 +51,7 @@ def _regression(common: dict[str, Any], text: str, found: Fall, layers: Mapping[
         return Finding(**common, **more, status=Status.INCONCLUSIVE, required=wired is not False, statement=f"{text}: it falls with the version, but {doubt}.",
                        competitor=Competitor(fault="wiring.layer-offset", margin=found.margin, why_rejected="not rejected: releases read one list of ids as different layers"))
     return Finding(
-        **common, **more, status=Status.FAIL, threshold=0.0, threshold_why=TOLD,
+        **common, **more, status=Status.FAIL, **found.judged,
         statement=f"{text}, with the same head, prompts, settings and environment; by its own rules the newer one still serves the layers that were trained. The engine, its runner or a backend lost acceptance.",
         competitor=Competitor(fault="measure.confounded", margin=found.margin, why_rejected="one field differs, the version; prompts, temperature, load, steps and environment are recorded and equal"),
         refuted_by="the older version gives the same accept length on the same run manifest", remedy=f"Stay on {found.first.engine_version}, or switch the newer runner or backend off, until the release is mended.",
@@ -77,7 +77,7 @@ def _sampled(common: dict[str, Any], text: str, found: Fall, falls: Sequence[Fal
     greedy = next((f for f in falls if not f.first.temperature and f.first.temperature is not None and
                    {f.first.engine_version, f.second.engine_version} == {found.first.engine_version, found.second.engine_version}), None)
     more = {"fault": "runtime.acceptance-rule", "next_step": "Compare the verification rule of both releases (rejection sampling, exact match, thresholds) on their launch lines and in their source."}
-    doubt = ("at temperature 0 the two were not compared" if greedy is None else "at temperature 0 a difference is not excluded" if greedy.kind == "open" else
+    doubt = ("at temperature 0 the two were not compared" if greedy is None else "at temperature 0 as large a difference is not excluded" if greedy.kind == "open" or not greedy.excludes(found.lost) else
              f"{listed(found.unrecorded)} not recorded for both" if found.unrecorded else None)
     if doubt:
         return Finding(**common, **more, status=Status.INCONCLUSIVE, statement=f"{text}: it falls with the version, but {doubt}.",
@@ -85,7 +85,7 @@ def _sampled(common: dict[str, Any], text: str, found: Fall, falls: Sequence[Fal
     return Finding(
         **(common | more | {"evidence": (*found.evidence, *greedy.evidence)}), status=Status.FAIL,
         statement=f"{text}; at temperature 0 both accept alike ({spread(greedy.before)}, {spread(greedy.after)}). The drafts are as good, so they are verified by another rule.",
-        threshold=0.0, threshold_why=TOLD,
+        **found.judged,
         competitor=Competitor(fault="data.too-little", margin=found.margin, why_rejected="a weak drafter, or one that is fed wrong states, loses at temperature 0 as well, and in both versions"),
         refuted_by="the same ratio of the two versions at temperature 0", remedy="Compare at temperature 0 first; take the release, or the setting, that verifies by rejection sampling.",
         predicted_effect=f"accept length {spread(found.before)} at that temperature")
