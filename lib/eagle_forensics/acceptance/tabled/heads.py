@@ -32,6 +32,7 @@ def by_head(runs: Sequence[Run], served: str | None, answers: Recorded) -> Findi
         open_ = f" On {listed(low)} the intervals meet." if low else ""
         return Finding(**common, status=Status.INCONCLUSIVE if low else Status.PASS, fault="measure.not-enough-data" if low else None,
                        statement=f"{text}: no loss of 5 % or more on {listed(even) or 'any'}.{open_}", next_step=worst.advice if low else None)
+    even = [d for d in even if falls[d].excludes(worst.lost)]  # level is what leaves no room for such a loss
     said = f"{text}: {spread(worst.after)} against {spread(worst.before)} on {worst.first.dataset or 'them'}; lower on {listed(weak)}" + (f", level on {listed(even)}" if even else "")
     missing = sorted({name for d in (*weak, *even) for name in falls[d].unrecorded})
     if not even or missing:
